@@ -1,0 +1,151 @@
+"""Kernels by name: `kernel("fc2:nngp")`, and families of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from kip.kernels.base import Kernel
+from kip.kernels.inner import FC, RBF, Linear
+
+__all__ = ["Kernel", "family", "kernel"]
+
+ENGINES = ("jax", "numba")
+_NAMES = ("linear", "rbf", "fc1", "fc2", "fc3", "conv1", "conv2", "conv3", "convnet3", "myrtle5", "myrtle7", "myrtle10")
+
+
+def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
+    """Return the kernel that `spec` names.
+
+    A name, then options after colons: `"rbf:gamma=0.5"`, `"fc2:nngp"`, `"fc1:standard=1024"` (standard parameterisation
+    and its hidden width; the NTK parameterisation is the default), `"fc1:weight_variance=2:bias_variance=1e-4"`. Sums and
+    positive multiples are written `"0.5*rbf&fc1"`. `engine` is "jax" or "numba" (convolutional kernels on a CPU), never
+    with a silent fall-back; None chooses by device.
+
+    >>> import numpy as np, kip
+    >>> x = np.eye(3)
+    >>> kip.kernel("rbf:gamma=0.5").gram(x).shape
+    (3, 3)
+    """
+    if isinstance(spec, Kernel):
+        return spec
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"`engine` must be one of {', '.join(ENGINES)} or None; got {engine!r}")
+    text = spec.strip()
+    if "+" in re.sub(r"e\+", "e", text):
+        raise ValueError(f"{spec!r} names a family of kernels: pass it where a family is taken, or write 'a&b' for a sum")
+    total: Kernel | None = None
+    for part in text.split("&"):
+        term = _term(part.strip(), engine)
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def family(spec: str | Kernel | Sequence[str | Kernel], engine: str | None = None) -> tuple[Kernel, ...]:
+    """Return the kernels of a family: `"fc1+conv2"`, a list of names or kernels, or a single one."""
+    if isinstance(spec, Kernel):
+        return (spec,)
+    parts = re.split(r"(?<![0-9]e)\+", spec) if isinstance(spec, str) else list(spec)
+    if not parts:
+        raise ValueError("`kernel` names no kernel; give one such as 'rbf', or a family such as 'fc1+conv2'")
+    return tuple(kernel(part, engine) for part in parts)
+
+
+def _term(text: str, engine: str | None) -> Kernel:
+    head, star, tail = text.partition("*")
+    if not star:
+        return _single(text, engine)
+    try:
+        factor = float(head)
+    except ValueError:
+        raise ValueError(f"a multiple of a kernel is written '0.5*rbf'; got {text!r}") from None
+    return factor * _single(tail.strip(), engine)
+
+
+def _single(text: str, engine: str | None) -> Kernel:
+    name, *raw = text.lower().split(":")
+    options = _Options(text, raw)
+    if name in ("linear", "rbf") or re.fullmatch(r"fc\d+", name):
+        if engine == "numba":
+            raise ValueError(f"kernel {name!r} runs on the jax engine only; leave `engine` out")
+        if name == "linear":
+            found: Kernel = Linear()
+        elif name == "rbf":
+            found = RBF(options.number("gamma", 1.0))
+        else:
+            found = FC(int(name[2:]), **options.network())
+    else:
+        found = _spatial(name, options, engine)
+    options.finish()
+    return found
+
+
+def _spatial(name: str, options: _Options, engine: str | None) -> Kernel:
+    from kip.kernels import network
+
+    architecture = network.named(name)
+    if architecture is None:
+        near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown kernel {name!r}{hint} (known: linear, rbf, fcM, convM, convnetM, myrtle5|7|10)")
+    if engine is None:
+        engine = "numba" if _on_cpu() else "jax"
+    if engine == "numba":
+        from kip.kernels.planes_cpu import NumbaPlanesKernel
+
+        if not _on_cpu():
+            raise ValueError("engine='numba' runs on CPUs only and JAX's default device is none; use engine='jax'")
+        return NumbaPlanesKernel(architecture, **options.network())
+    from kip.kernels.planes import PlanesKernel
+
+    return PlanesKernel(architecture, **options.network())
+
+
+def _on_cpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+class _Options:
+    """The options of one kernel string, taken one by one; whatever is left over at the end is an error."""
+
+    def __init__(self, text: str, raw: list[str]) -> None:
+        self.text = text
+        self.values = {key: value for key, _, value in (part.partition("=") for part in raw)}
+        self.known: list[str] = []
+
+    def number(self, key: str, default: float) -> float:
+        self.known.append(f"{key}=…")
+        raw = self.values.pop(key, None)
+        if raw is None:
+            return default
+        try:
+            return float(raw)
+        except ValueError:
+            raise ValueError(f"`{key}` in kernel {self.text!r} must be a number; got {raw!r}") from None
+
+    def network(self) -> dict[str, float | int | bool | None]:
+        self.known += ["nngp", "ntk"]
+        nngp = self._flag("nngp")
+        if self._flag("ntk") and nngp:
+            raise ValueError(f"kernel {self.text!r} is either 'ntk' or 'nngp', not both")
+        width = self.number("standard", 0.0)
+        if width != int(width) or width < 0:
+            raise ValueError(f"`standard` in kernel {self.text!r} is the hidden width, a whole number; got {width}")
+        return {
+            "nngp": nngp,
+            "width": int(width) or None,
+            "weight_variance": self.number("weight_variance", 2.0),
+            "bias_variance": self.number("bias_variance", 1e-4),
+        }
+
+    def _flag(self, key: str) -> bool:
+        return self.values.pop(key, None) is not None
+
+    def finish(self) -> None:
+        if self.values:
+            known = ", ".join(self.known) or "none"
+            raise ValueError(f"kernel {self.text!r} has an unknown option {min(self.values)!r}; it takes: {known}")

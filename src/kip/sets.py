@@ -1,0 +1,91 @@
+"""Labelled sets: points with their label vectors, mean-centred one-hot labels, and the checks every entry point makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Points `x`, (n, h, w, ch) or (n, d), with label vectors `y`, (n, c): the paper's D = (X, y)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"`x` and `y` must be of one length; got {len(self.x)} points and {len(self.y)} labels")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, rows: Any) -> LabelledSet:
+        """The subset at `rows` (indices or a slice)."""
+        return LabelledSet(self.x[rows], self.y[rows])
+
+    @property
+    def codes(self) -> np.ndarray:
+        """The class of each point: the index of its largest label entry."""
+        return np.argmax(self.y, axis=1)
+
+
+def one_hot(codes: np.ndarray, classes: int, dtype: Any = np.float32) -> np.ndarray:
+    """Mean-centred one-hot labels: 1 − 1/C at the class, −1/C elsewhere (Section 4 of the paper)."""
+    y = np.full((len(codes), classes), -1.0 / classes, dtype)
+    y[np.arange(len(codes)), codes] += 1
+    return y
+
+
+def encode(labels: Any, classes: Sequence[Any] | None = None, name: str = "y") -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Integer codes of `labels` and the classes they index, in sorted order where `classes` is not given."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ValueError(f"`{name}` must be a vector of labels; got shape {labels.shape}")
+    if labels.dtype.kind == "f":
+        if not np.array_equal(labels, np.round(labels)):
+            raise ValueError(f"`{name}` must be integer or string labels, or a matrix of targets; got fractions in a vector")
+        labels = labels.astype(np.int64)
+    if classes is None:
+        found, codes = np.unique(labels, return_inverse=True)
+        return codes, tuple(found.tolist())
+    index = {label: code for code, label in enumerate(classes)}
+    unknown = sorted({label for label in labels.tolist() if label not in index}, key=str)
+    if unknown:
+        raise ValueError(f"`{name}` has the label {unknown[0]!r}, which is not one of the {len(classes)} classes")
+    return np.array([index[label] for label in labels.tolist()], np.int64), tuple(classes)
+
+
+def class_counts(codes: np.ndarray, classes: int) -> np.ndarray:
+    """How many points each class has."""
+    return np.bincount(codes, minlength=classes)
+
+
+def check_points(x: Any, name: str) -> np.ndarray:
+    """`x` as an array of at least one finite point, or a ValueError that names it."""
+    x = np.asarray(x)
+    if x.dtype.kind not in "fuib":
+        raise ValueError(f"`{name}` must be numbers; got dtype {x.dtype}")
+    if x.ndim not in (2, 3, 4):
+        raise ValueError(f"`{name}` must be images (n, h, w[, channels]) or vectors (n, d); got shape {x.shape}")
+    if 0 in x.shape:
+        raise ValueError(f"`{name}` is empty: shape {x.shape}; give at least one point")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = int(np.argmax(~np.isfinite(x.reshape(len(x), -1)).all(axis=1)))
+        raise ValueError(f"`{name}` holds NaN or infinity (first at row {bad}); remove or fill those values")
+    return x
+
+
+def check_targets(y: Any, points: int, name: str) -> np.ndarray:
+    """`y` as a finite (points, c) float matrix of label vectors."""
+    y = np.asarray(y)
+    if y.ndim != 2 or y.dtype.kind != "f":
+        raise ValueError(f"`{name}` must be a float matrix (n, classes); got shape {y.shape}, dtype {y.dtype}")
+    if len(y) != points:
+        raise ValueError(f"`{name}` has {len(y)} rows for {points} points; give one label to a point")
+    if not np.isfinite(y).all():
+        raise ValueError(f"`{name}` holds NaN or infinity; remove those rows")
+    return y

@@ -1,0 +1,280 @@
+"""A pass over target tiles: memory is one tile and the support set, whatever the number of targets.
+
+A pass maps a function over tiles and combines what comes back by an associative operation, in tile order. The functions
+below say what KIP, Label Solve and evaluation compute on a tile; an `Executor` says where.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kip.kernels.base import Kernel, Params, precision
+from kip.krr import Factor, Ridge, cholesky, cholesky_solve
+from kip.sets import LabelledSet
+
+T = TypeVar("T")
+
+DEFAULT_MEMORY = 256 * 2**20
+"""Bytes a pass may take beside the data and the support set."""
+
+TILE_ROWS = 2048
+"""Rows of a tile at most. Larger ones leave the cache: measured slower, and no better otherwise."""
+
+TILE_MULTIPLE = 16
+"""Tiles are multiples of this, the widest SIMD vector of float32."""
+
+
+class Executor(Protocol):
+    """Where a pass runs: maps over tiles and combines the results in tile order."""
+
+    def __call__(self, fn: Callable[[Tile], T], tiles: Iterable[Tile], combine: Callable[[T, T], T]) -> T:
+        """combine(… combine(fn(tile₀), fn(tile₁)) …, fn(tileₙ)), grouped as the executor likes."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Targets of one tile, padded to the common shape; rows from `valid` on are padding."""
+
+    index: int
+    x: Any
+    y: np.ndarray | None
+    valid: int
+
+    @property
+    def weight(self) -> np.ndarray:
+        """1 for a target, 0 for padding, as a column."""
+        return (np.arange(len(self.x)) < self.valid).astype(self.x.dtype)[:, None]
+
+
+def serial(fn: Callable[[Tile], T], tiles: Iterable[Tile], combine: Callable[[T, T], T]) -> T:
+    """One tile after the other, in this thread."""
+    return functools.reduce(combine, map(fn, tiles))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a pass is run: the memory it may take, where it runs, and a tile size where one is wanted."""
+
+    memory: int = DEFAULT_MEMORY
+    executor: Executor = field(default=serial, compare=False)
+    tile: int | None = None
+
+    def rows(self, targets: int, support: int, width: int, itemsize: int) -> int:
+        """Rows of a tile: as many as memory and cache allow, then evened out over the targets.
+
+        A target's row takes its point, and four entries a support point: K, its residuals, and two cotangents.
+        """
+        most = self.tile or min(TILE_ROWS, max(1, self.memory // (itemsize * (4 * support + 2 * width))))
+        count = -(-targets // most)
+        even = -(-targets // count)
+        return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
+
+    def tiles(self, x: Any, y: np.ndarray | None, support: int) -> list[Tile]:
+        """The targets cut into tiles of one shape, so that each kernel compiles once."""
+        return list(_cut(x, y, self.rows(len(x), support, int(np.prod(x.shape[1:])), x.dtype.itemsize)))
+
+
+def _cut(x: Any, y: np.ndarray | None, rows: int) -> Iterator[Tile]:
+    for index, start in enumerate(range(0, len(x), rows)):
+        part = x[start : start + rows]
+        label = None if y is None else y[start : start + rows]
+        valid = len(part)
+        if valid < rows:
+            part = _pad(part, rows)
+            label = None if label is None else _pad(label, rows)
+        yield Tile(index, part, label, valid)
+
+
+def _pad(rows: np.ndarray, to: int) -> np.ndarray:
+    # With copies of the last row, not with zeros: padding must be as harmless to a kernel as the data is.
+    return np.concatenate([rows, np.repeat(rows[-1:], to - len(rows), axis=0)])
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Eq. (loss) and its derivatives with respect to the support set and the kernel's hyper-parameters.
+
+    `loss` is the sum ½‖·‖² over the `targets`, without the damping term; the derivatives include it. `alpha` are the
+    coefficients it was taken at.
+    """
+
+    loss: float
+    targets: int
+    x: np.ndarray
+    y: np.ndarray | None
+    params: Params
+    alpha: np.ndarray
+
+    @property
+    def loss_per_target(self) -> float:
+        """The loss as it is stored and compared."""
+        return self.loss / self.targets
+
+
+def gradients(
+    kernel: Kernel, x_support: np.ndarray, y_support: np.ndarray, targets: LabelledSet, ridge: Ridge, plan: Plan = Plan()
+) -> Gradients:
+    """Loss and gradients with the labels given: one visit a tile.
+
+    Each tile gives r = K_tile α − y_tile, ½‖r‖², β += K_tileᵀ r and the pullback of rαᵀ; then z = A⁻¹β is the cotangent
+    of y_s, and that of K_ss is pulled back doubled, since X_s enters it twice.
+    """
+    k_ss, pull_ss = _k_ss(kernel, x_support)
+    factor = Factor(k_ss, ridge)
+    alpha = factor.solve(y_support)
+    visit = functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), {})
+    terms = plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _add)
+    z = factor.solve(terms.beta)
+    terms = _add_k_ss(terms, pull_ss, factor.cotangent(alpha, z))
+    return Gradients(terms.loss, len(targets), terms.x_bar, z, terms.params_bar, alpha)
+
+
+def solved_gradients(
+    kernel: Kernel,
+    x_support: np.ndarray,
+    targets: LabelledSet,
+    ridge: Ridge,
+    damping: float = 0.0,
+    plan: Plan = Plan(),
+) -> Gradients:
+    """Loss and gradient to X_s at the best labels for X_s: two visits a tile, K_ts kept between them where it fits.
+
+    α minimises ½‖K_ts α − y_t‖² + ½μ⟨α, Aα⟩ with μ = damping · n_t · (1/n_s) tr K_ss. By the envelope theorem it is
+    held fixed in the derivative; without damping β = 0 and K_ss does not enter at all.
+    """
+    tiles = plan.tiles(targets.x, targets.y, len(x_support))
+    itemsize = x_support.dtype.itemsize
+    kept: dict[int, Any] | None = {} if 2 * len(x_support) * len(targets) * itemsize <= plan.memory else None
+    normal = plan.executor(functools.partial(_normal, kernel, x_support, kept), tiles, _add)
+    factor, pull_ss = None, None
+    if damping > 0:
+        k_ss, pull_ss = _k_ss(kernel, x_support)
+        factor = Factor(k_ss, ridge)
+    alpha = solve_normal(normal, factor, damping, len(targets))
+    terms = plan.executor(
+        functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), kept or {}), tiles, _add
+    )
+    if factor is not None and pull_ss is not None:
+        terms = _add_k_ss(terms, pull_ss, _damping_cotangent(factor, alpha, damping, len(targets)))
+    return Gradients(terms.loss, len(targets), terms.x_bar, None, terms.params_bar, alpha)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """K_tsᵀK_ts and K_tsᵀy_t, accumulated in float64.
+
+    The normal equations square the condition number; but the rounding of a float32 K_ts, 1e-7 relative, is itself
+    squared in them, to 1e-14, which float64 holds. So within a step they lose nothing that a QR would have kept, at a
+    quarter of its time. Label Solve, which publishes, folds a QR.
+    """
+
+    gram: np.ndarray
+    right: np.ndarray
+
+    def __add__(self, other: Normal) -> Normal:
+        return Normal(self.gram + other.gram, self.right + other.right)
+
+
+def solve_normal(normal: Normal, factor: Factor | None, damping: float, targets: int) -> np.ndarray:
+    """α of the damped least-squares problem."""
+    a = normal.gram.copy()
+    if factor is not None:
+        mu = _mu(factor, damping, targets)
+        a += mu * factor.k_ss
+        a.flat[:: len(a) + 1] += mu * factor.ridge
+    # Far below what K_ts resolves; it only keeps the triangle real where support points coincide.
+    a.flat[:: len(a) + 1] += 1e-14 * np.trace(a)
+    return cholesky_solve(cholesky(a), normal.right)
+
+
+def _mu(factor: Factor, damping: float, targets: int) -> float:
+    return damping * targets * float(np.trace(factor.k_ss)) / len(factor)
+
+
+def _damping_cotangent(factor: Factor, alpha: np.ndarray, damping: float, targets: int) -> np.ndarray:
+    k_bar = _mu(factor, damping, targets) * factor.quadratic_cotangent(alpha)
+    # μ itself grows with tr K_ss
+    k_bar.flat[:: len(k_bar) + 1] += 0.5 * factor.quadratic(alpha) * damping * targets / len(factor)
+    return k_bar
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a tile sends home: the size of the support set, whatever the tile."""
+
+    loss: float
+    beta: np.ndarray
+    x_bar: np.ndarray
+    params_bar: Params
+
+    def __add__(self, other: _Terms) -> _Terms:
+        params_bar = jax.tree.map(np.add, self.params_bar, other.params_bar)
+        return _Terms(self.loss + other.loss, self.beta + other.beta, self.x_bar + other.x_bar, params_bar)
+
+
+def _add(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _visit(
+    kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, kept: dict[int, Any], tile: Tile
+) -> _Terms:
+    k_st, pull = kept.pop(tile.index, None) or kernel.vjp(x_support, tile.x)
+    with precision(alpha.dtype):
+        loss, beta, k_bar = _residual(k_st, alpha, tile.y, tile.weight)
+    x_bar, params_bar = pull(k_bar)
+    params_bar = jax.tree.map(float, params_bar)
+    return _Terms(float(loss), np.asarray(beta, np.float64), np.asarray(x_bar, np.float64), params_bar)
+
+
+@jax.jit
+def _residual(
+    k_st: jax.Array, alpha: jax.Array, y: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    r = (k_st.T @ alpha - y) * weight
+    return 0.5 * jnp.sum(r * r), k_st @ r, alpha @ r.T
+
+
+def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, tile: Tile) -> Normal:
+    if kept is None:
+        k_st = kernel.gram(x_support, tile.x)
+    else:
+        k_st, _ = kept[tile.index] = kernel.vjp(x_support, tile.x)
+    k_st = k_st[:, : tile.valid].astype(np.float64)
+    assert tile.y is not None
+    return Normal(k_st @ k_st.T, k_st @ tile.y[: tile.valid])
+
+
+def _k_ss(kernel: Kernel, x_support: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], tuple[np.ndarray, Params]]]:
+    x = np.asarray(x_support, np.float64)
+    k_ss, pull = kernel.vjp(x, x)
+    return (k_ss + k_ss.T) / 2, pull
+
+
+def _add_k_ss(terms: _Terms, pull_ss: Callable[..., tuple[np.ndarray, Params]], k_bar: np.ndarray) -> _Terms:
+    x_bar, params_bar = pull_ss(k_bar)
+    # X_s is both arguments of K_ss, the hyper-parameters enter once.
+    params_bar = jax.tree.map(lambda a, b: a + float(b), terms.params_bar, params_bar)
+    return _Terms(terms.loss, terms.beta, terms.x_bar + 2 * x_bar, params_bar)
+
+
+def predict(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, x: np.ndarray, plan: Plan = Plan()) -> np.ndarray:
+    """K(x, X_s) α, tile by tile."""
+    alpha = np.asarray(alpha, x_support.dtype)
+
+    def visit(tile: Tile) -> list[np.ndarray]:
+        return [(kernel.gram(x_support, tile.x).T @ alpha)[: tile.valid]]
+
+    return np.concatenate(plan.executor(visit, plan.tiles(x, None, len(x_support)), _add))
+
+
+def coefficients(kernel: Kernel, x_support: np.ndarray, y_support: np.ndarray, ridge: Ridge) -> np.ndarray:
+    """α = A⁻¹ y_s, all that prediction needs beside X_s."""
+    return Factor(kernel.gram(np.asarray(x_support, np.float64)), ridge).solve(y_support)
