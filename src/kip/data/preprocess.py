@@ -1,0 +1,328 @@
+"""Preprocessing fitted once on training data: channel-wise standardisation, regularised ZCA, or nothing.
+
+Raw points are images (n, h, w) or (n, h, w, ch), or vectors (n, d). Raw uint8 counts from 0 to 255 and is divided by
+255 first; what was fitted on uint8 divides by 255 whatever the dtype of what it is applied to, so that equal numbers
+give equal results (an augmented batch is float but still counts to 255).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+from scipy import linalg
+
+from kip.data.checks import check_finite, nearest
+
+STRENGTH = 1e-5
+"""What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
+
+FLAT = 1e-6
+"""An image whose deviation from its mean has less than this share of its norm is taken as constant: what is left of it
+is rounding, which ZCA would blow up to full size."""
+
+LARGEST_ZCA = 12_288
+"""Coordinates above which ZCA, whose cost is their cube, is refused (64×64×3)."""
+
+NAMES = ("standard", "zca", "zca-scaled", "none")
+
+_TILE = 256  # rows worked on at once: fixed, so that a row's result never depends on the rows beside it
+
+
+def as_images(x: Any, dtype: Any = None) -> np.ndarray:
+    """Raw points as floats: (n, h, w) gains a channel axis, uint8 is divided by 255, vectors keep their shape.
+
+    The result is `dtype`; left out, float64 stays float64 and everything else becomes float32.
+    """
+    x = np.asarray(x)
+    shape = (len(x), *point_shape(x))
+    points = np.asarray(x, float_dtype(x) if dtype is None else dtype).reshape(shape)
+    return points / points.dtype.type(255) if x.dtype == np.uint8 else points
+
+
+def point_shape(x: np.ndarray, name: str = "x") -> tuple[int, ...]:
+    """Give the shape of one point of raw `x`, as it is after preprocessing: (h, w, ch) or (d,)."""
+    if x.dtype.kind not in "uifb":
+        raise ValueError(f"`{name}` must hold numbers; got dtype {x.dtype}. Convert it to uint8 or float.")
+    if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
+        raise ValueError(
+            f"`{name}` must be images (n, h, w) or (n, h, w, channels), or vectors (n, d); got {x.shape}. Reshape it."
+        )
+    return (*x.shape[1:], 1) if x.ndim == 3 else x.shape[1:]
+
+
+def float_dtype(x: np.ndarray) -> np.dtype[Any]:
+    """float64 for float64 data, float32 for all other."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+class Preprocess(abc.ABC):
+    """A map of raw points, row by row, into the space where kernels and masks live, and back for pictures.
+
+    `shape` is that of one point, (h, w, ch) or (d,); `dtype` that of the result; `scale` what raw is divided by.
+    """
+
+    name: str
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32, scale: float = 1.0) -> None:
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = np.dtype(dtype)
+        self.scale = float(scale)
+
+    def apply(self, raw: Any) -> np.ndarray:
+        """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone, to the bit."""
+        raw = np.asarray(raw)
+        shape = point_shape(raw, "raw")
+        if shape != self.shape:
+            raise ValueError(
+                f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
+            )
+        out = np.empty((len(raw), int(np.prod(self.shape))), self.dtype)
+        for rows, tile in _tiles(raw):
+            out[rows] = self._apply(tile)
+        return out.reshape(-1, *self.shape)
+
+    def invert(self, x: Any) -> np.ndarray:
+        """Preprocessed points as raw-like floats in the scale of `as_images`, for pictures."""
+        x = np.asarray(x)
+        if x.shape[1:] != self.shape:
+            raise ValueError(
+                f"`x` must hold points of shape {self.shape}; got {x.shape[1:]}. Pass preprocessed points."
+            )
+        rows = self._invert(x.reshape(len(x), -1).astype(np.float64))
+        return rows.astype(self.dtype).reshape(x.shape)
+
+    def config(self) -> dict[str, Any]:
+        """Give what `restore` needs beside `arrays`, as JSON values."""
+        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name, "scale": self.scale}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Give the fitted arrays, by name."""
+        return {}
+
+    @abc.abstractmethod
+    def _apply(self, tile: np.ndarray) -> np.ndarray:
+        """Map raw rows (n, d) in float64; may overwrite them."""
+
+    @abc.abstractmethod
+    def _invert(self, rows: np.ndarray) -> np.ndarray:
+        """Map float64 rows (n, d) back to the scale of `as_images`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
+
+
+@final
+class Identity(Preprocess):
+    """Points as they are, in the scale of `as_images`."""
+
+    name = "none"
+
+    def _apply(self, tile: np.ndarray) -> np.ndarray:
+        return tile / self.scale
+
+    def _invert(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+
+@final
+class Standardise(Preprocess):
+    """(x − mean)/std with one mean and deviation a channel of images, one a column of vectors.
+
+    Constant channels and columns have a deviation of 1.
+    """
+
+    name = "standard"
+
+    def __init__(self, mean: np.ndarray, std: np.ndarray, shape: tuple[int, ...], **options: Any) -> None:
+        super().__init__(shape, **options)
+        self.mean = np.asarray(mean, np.float64)
+        self.std = np.asarray(std, np.float64)
+        repeats = int(np.prod(self.shape)) // self.mean.size
+        self._mean_row = np.tile(self.mean, repeats)  # whole rows: NumPy is slow at broadcasting over 3 channels
+        self._std_row = np.tile(self.std, repeats)
+
+    @classmethod
+    def fit(cls, x_train: np.ndarray, **options: Any) -> Standardise:
+        """Mean and deviation of `x_train` in float64, in two passes."""
+        shape, scale = options["shape"], options["scale"]
+        groups = shape[-1]
+        count = x_train.size // groups
+        mean = sum(tile.reshape(-1, groups).sum(axis=0) for _, tile in _tiles(x_train)) / count
+        square = sum(np.square(tile.reshape(-1, groups) - mean).sum(axis=0) for _, tile in _tiles(x_train)) / count
+        std = np.sqrt(square) / scale
+        mean = mean / scale
+        std[std <= 1e-12 * np.abs(mean)] = 1.0  # nothing but rounding
+        return cls(mean, std, **options)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Give the means and deviations, one a channel or column."""
+        return {"mean": self.mean, "std": self.std}
+
+    def _apply(self, tile: np.ndarray) -> np.ndarray:
+        tile -= self._mean_row * self.scale
+        tile *= 1 / (self._std_row * self.scale)
+        return tile
+
+    def _invert(self, rows: np.ndarray) -> np.ndarray:
+        return rows * self._std_row + self._mean_row
+
+
+@final
+class ZCA(Preprocess):
+    """Regularised ZCA after Shankar et al.: each image loses its mean and norm, then is whitened.
+
+    The whitening is W = U (Λ + s)^{-1/2} Uᵀ, where C = XᵀX/n = U Λ Uᵀ is the uncentred covariance of the normalised
+    training images and s is `strength`, or strength·tr(C)/d with `scaled`. A constant image maps to 0. `invert` undoes W: the picture up to the image's mean and norm.
+    """
+
+    def __init__(
+        self, whitening: np.ndarray, shape: tuple[int, ...], *, strength: float, scaled: bool, **options: Any
+    ) -> None:
+        super().__init__(shape, **options)
+        self.strength, self.scaled = float(strength), bool(scaled)
+        self._packed = np.ascontiguousarray(whitening, self.dtype)
+        self._whitening = _unpack(self._packed, int(np.prod(self.shape)))
+        self._factor: tuple[np.ndarray, bool] | None = None
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Which of the two variants it is, as `fit` takes it."""
+        return "zca-scaled" if self.scaled else "zca"
+
+    @classmethod
+    def fit(cls, x_train: np.ndarray, *, strength: float, scaled: bool, **options: Any) -> ZCA:
+        """Whitening of `x_train`: the covariance summed tile by tile and factored in float64."""
+        d = int(np.prod(options["shape"]))
+        if d > LARGEST_ZCA:
+            raise ValueError(
+                f"`preprocess` 'zca' takes {LARGEST_ZCA:,} coordinates at most; got {d:,}. Use 'standard' or shrink them."
+            )
+        covariance = np.zeros((d, d))
+        for _, tile in _tiles(x_train, 1024):
+            rows = _normalise(tile)
+            covariance += rows.T @ rows  # BLAS sees the symmetry and does half the work
+        covariance /= len(x_train)
+        eigenvalues, u = linalg.eigh(covariance, overwrite_a=True, check_finite=False, driver="evd")
+        eigenvalues = np.maximum(eigenvalues, 0.0)
+        added = strength * eigenvalues.sum() / d if scaled else strength
+        if not added > 0:
+            raise ValueError("`x_train` holds constant images only: ZCA has nothing to scale by. Use 'standard'.")
+        whitening = (u / np.sqrt(eigenvalues + added)) @ u.T
+        packed = whitening[np.triu_indices(d)]
+        return cls(packed, strength=strength, scaled=scaled, **options)
+
+    def config(self) -> dict[str, Any]:
+        """Give what `restore` needs beside `arrays`, the strength included."""
+        return {**super().config(), "strength": self.strength}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Give W's upper triangle, row by row: W is symmetric, and half is kept."""
+        return {"whitening": self._packed}
+
+    def _apply(self, tile: np.ndarray) -> np.ndarray:
+        rows = np.zeros((_TILE, tile.shape[1]), self.dtype)  # always full: BLAS rounds differently for other heights
+        rows[: len(tile)] = _normalise(tile)
+        return (rows @ self._whitening)[: len(tile)]
+
+    def _invert(self, rows: np.ndarray) -> np.ndarray:
+        if self._factor is None:  # W is positive definite with condition (λ_max/s)^½, a few hundred
+            self._factor = linalg.cho_factor(self._whitening.astype(np.float64), overwrite_a=True)
+        return linalg.cho_solve(self._factor, rows.T).T
+
+
+def fit(name: str, x_train: Any, *, dtype: Any = None, strength: float | None = None) -> Preprocess:
+    """Fit the preprocessing called `name` on raw training points.
+
+    `name` is "standard", "zca", "zca-scaled" or "none"; "zca:0.1" sets the `strength` of ZCA. The result computes
+    `dtype`, float32 by default and float64 where `x_train` is float64.
+    """
+    kind, strength = _parse(name, strength)
+    x_train = np.asarray(x_train)
+    shape = point_shape(x_train, "x_train")
+    if len(x_train) == 0:
+        raise ValueError("`x_train` must hold at least one point; got none. Pass the training data.")
+    check_finite(x_train, "x_train")
+    dtype = np.dtype(float_dtype(x_train) if dtype is None else dtype)
+    if dtype not in (np.float32, np.float64):
+        raise ValueError(f"`dtype` must be float32 or float64; got {dtype}. Leave it out for float32.")
+    options: dict[str, Any] = {"shape": shape, "dtype": dtype, "scale": 255.0 if x_train.dtype == np.uint8 else 1.0}
+    if kind == "none":
+        return Identity(**options)
+    if kind == "standard":
+        return Standardise.fit(x_train, **options)
+    return ZCA.fit(x_train, strength=strength, scaled=kind == "zca-scaled", **options)
+
+
+def restore(config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Preprocess:
+    """Rebuild the preprocessing that gave this `config()` and these `arrays()`, exact to the bit."""
+    try:
+        kind = config["name"]
+        shape = tuple(int(n) for n in config["shape"])
+        options: dict[str, Any] = {"shape": shape, "dtype": np.dtype(config["dtype"]), "scale": float(config["scale"])}
+        known = kind in NAMES and len(shape) in (1, 3) and min(shape) > 0
+        if not (known and options["dtype"].name in ("float32", "float64") and 0 < options["scale"] < np.inf):
+            raise ValueError
+        if kind == "none":
+            return Identity(**options)
+        if kind == "standard":
+            return Standardise(_stored(arrays, "mean", shape[-1]), _stored(arrays, "std", shape[-1]), **options)
+        d = int(np.prod(shape))
+        whitening = _stored(arrays, "whitening", d * (d + 1) // 2)
+        return ZCA(whitening, strength=float(config["strength"]), scaled=kind == "zca-scaled", **options)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"`config` and `arrays` must be those of a stored preprocessing; got {config!s:.200}. Save it again."
+        ) from None
+
+
+def _stored(arrays: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarray:
+    array = np.asarray(arrays[name])
+    if array.shape != (size,) or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise ValueError(name)
+    return array
+
+
+def _parse(name: str, strength: float | None) -> tuple[str, float]:
+    kind, colon, text = str(name).strip().lower().partition(":")
+    if kind not in NAMES:
+        raise ValueError(f"`preprocess` {name!r} is not known. {nearest(kind, NAMES)}")
+    if colon:
+        try:
+            strength = float(text)
+        except ValueError:
+            strength = float("nan")
+    if strength is None:
+        return kind, STRENGTH
+    if not kind.startswith("zca"):
+        raise ValueError(f"`preprocess` {kind!r} has no strength; got {name!r}. Leave the strength out.")
+    if not 0 < strength < np.inf:
+        raise ValueError(f"the strength of ZCA must be a positive number; got {text or strength}. Use 'zca:1e-5'.")
+    return kind, float(strength)
+
+
+def _tiles(raw: np.ndarray, size: int = _TILE) -> Iterator[tuple[slice, np.ndarray]]:
+    """Rows of `raw` as fresh float64 tiles (size, d), so that memory stays bounded."""
+    for start in range(0, len(raw), size):
+        rows = slice(start, min(start + size, len(raw)))
+        yield rows, np.array(raw[rows], np.float64).reshape(rows.stop - rows.start, -1)
+
+
+def _normalise(rows: np.ndarray) -> np.ndarray:
+    """Each row less its mean, divided by its norm; a constant row becomes 0. Overwrites `rows`."""
+    size = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+    rows -= rows.mean(axis=1, keepdims=True)
+    norm = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+    flat = norm <= FLAT * size
+    rows /= np.where(flat, 1.0, norm)
+    rows *= ~flat
+    return rows
+
+
+def _unpack(packed: np.ndarray, d: int) -> np.ndarray:
+    """Rebuild the symmetric matrix whose upper triangle, row by row, is `packed`."""
+    full = np.zeros((d, d), packed.dtype)
+    full[np.triu_indices(d)] = packed
+    return full + np.triu(full, 1).T

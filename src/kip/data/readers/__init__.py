@@ -1,0 +1,133 @@
+"""Readers: a data set by its name or path, whatever its format.
+
+No reader trusts a size before checking it against the file's length and a memory limit, none unpickles, and each fails
+with one line that names the file and what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from kip.data import sources
+from kip.data.checks import memory_limit, nearest
+from kip.data.readers.base import Dataset, Kind, Part, assemble
+from kip.data.readers.cifar import CLASSES as CIFAR10_CLASSES
+from kip.data.readers.cifar import find_cifar, read_cifar_folder, refuse_pickles
+from kip.data.readers.folder import read_image_folder
+from kip.data.readers.idx import find_idx, read_idx_folder
+from kip.data.readers.npz import read_npz
+from kip.data.readers.table import read_csv
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+"""Data sets that `load` takes by name."""
+
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_DIGITS = tuple("0123456789")
+
+__all__ = ["NAMES", "Dataset", "load", "read_path"]
+
+
+def load(
+    data: str | Path,
+    *,
+    label: str | int | None = None,
+    resize: int | tuple[int, int] | None = None,
+    source: str | None = None,
+    memory: int | None = None,
+    say: Callable[[str], object] = print,
+) -> Dataset:
+    """Load the data set called `data`, or read from the path `data`.
+
+    A name is "digits" (bundled), "mnist", "fashion-mnist" or "cifar10" (fetched on first use, see `sources.fetch`, with
+    a word to `say`). A path is an .npz or .csv file (`label` is its column of classes), or a folder of idx files, of
+    CIFAR-10's binary batches, or of class folders of images (`resize` unifies their sizes). Where no test part comes
+    with it, a stratified fifth is set aside, always the same. `memory` bounds the bytes filled (see
+    `checks.memory_limit`).
+    """
+    name = str(data).strip().lower()
+    if name in NAMES and not _is_path(data):
+        return _named(name, source, memory_limit(memory), say)
+    return read_path(Path(data), label=label, resize=resize, memory=memory)
+
+
+def read_path(
+    path: Path,
+    *,
+    label: str | int | None = None,
+    resize: int | tuple[int, int] | None = None,
+    memory: int | None = None,
+) -> Dataset:
+    """Read the data set in the file or folder `path`."""
+    limit = memory_limit(memory)
+    path = path.expanduser()
+    if path.is_dir():
+        return _read_folder(path, resize, limit)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"`data` {str(path)!r} is neither a data set's name nor an existing path. {nearest(path.name, NAMES)}"
+        )
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        train, test = read_npz(path, limit)
+        return assemble(path.name, train, test, kind=_kind(train[0]))
+    if suffix in (".csv", ".tsv", ".txt"):
+        return assemble(path.name, read_csv(path, limit, label), None)
+    if suffix in (".pkl", ".pickle", ".pt", ".pth") or "python" in path.name:
+        raise ValueError(f"{path}: pickles are not read, since they can run code. Save the arrays with numpy.savez.")
+    raise ValueError(
+        f"{path}: not a format kip reads. Give an .npz or .csv file, or a folder of idx files, of CIFAR-10 binary "
+        "batches or of class folders of images."
+    )
+
+
+def _is_path(data: str | Path) -> bool:
+    return isinstance(data, Path) or (len(Path(data).parts) > 1)
+
+
+def _named(name: str, source: str | None, limit: int, say: Callable[[str], object]) -> Dataset:
+    if name == "digits":
+        return assemble(name, _digits(), None, kind="digits", classes=_DIGITS)
+    folder = sources.fetch(name, source=source, say=say)
+    if name == "cifar10":
+        return assemble(name, *read_cifar_folder(folder, limit), kind="photos", classes=CIFAR10_CLASSES)
+    kind: Kind = "digits" if name == "mnist" else "photos"
+    classes = _DIGITS if name == "mnist" else FASHION_CLASSES
+    return assemble(name, *read_idx_folder(folder, limit), kind=kind, classes=classes)
+
+
+def _digits() -> Part:
+    """Read scikit-learn's bundled 8×8 digits, 0 … 16 a pixel as it has them."""
+    package = importlib.util.find_spec("sklearn")
+    place = Path(package.origin).parent if package and package.origin else Path()
+    table = place / "datasets" / "data" / "digits.csv.gz"
+    if table.is_file():  # importing scikit-learn for it would take a second
+        with gzip.open(table, "rt") as file:
+            rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
+        return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.asarray(bunch.images, np.float32), np.asarray(bunch.target, np.int64)
+
+
+def _read_folder(folder: Path, resize: int | tuple[int, int] | None, limit: int) -> Dataset:
+    name = folder.resolve().name
+    if find_idx(folder):
+        return assemble(name, *read_idx_folder(folder, limit), kind="digits")
+    batches = find_cifar(folder)
+    if batches is not None:
+        return assemble(name, *read_cifar_folder(batches, limit), kind="photos", classes=CIFAR10_CLASSES)
+    refuse_pickles(folder)
+    train, test, notes = read_image_folder(folder, resize, limit)
+    return assemble(name, train, test, kind="photos" if train[0].ndim == 4 else "other", notes=notes)
+
+
+def _kind(x: np.ndarray) -> Kind:
+    return "photos" if x.ndim == 4 and x.shape[-1] == 3 else "other"
