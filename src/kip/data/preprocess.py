@@ -82,7 +82,7 @@ class Preprocess(abc.ABC):
         out = np.empty((len(raw), int(np.prod(self.shape))), self.dtype)
         for rows, tile in _tiles(raw):
             out[rows] = self._apply(tile)
-        return out.reshape(-1, *self.shape)
+        return out.reshape(len(raw), *self.shape)
 
     def invert(self, x: Any) -> np.ndarray:
         """Preprocessed points as raw-like floats in the scale of `as_images`, for pictures."""
@@ -175,7 +175,8 @@ class ZCA(Preprocess):
     """Regularised ZCA after Shankar et al.: each image loses its mean and norm, then is whitened.
 
     The whitening is W = U (Λ + s)^{-1/2} Uᵀ, where C = XᵀX/n = U Λ Uᵀ is the uncentred covariance of the normalised
-    training images and s is `strength`, or strength·tr(C)/d with `scaled`. A constant image maps to 0. `invert` undoes W: the picture up to the image's mean and norm.
+    training images and s is `strength`, or strength·tr(C)/d with `scaled`. A constant image maps to 0. `invert` undoes
+    W: the picture up to the image's mean and norm.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class ZCA(Preprocess):
         d = int(np.prod(options["shape"]))
         if d > LARGEST_ZCA:
             raise ValueError(
-                f"`preprocess` 'zca' takes {LARGEST_ZCA:,} coordinates at most; got {d:,}. Use 'standard' or shrink them."
+                f"`preprocess` 'zca' takes {LARGEST_ZCA:,} coordinates at most; got {d:,}. Use 'standard' or resize."
             )
         covariance = np.zeros((d, d))
         for _, tile in _tiles(x_train, 1024):
