@@ -103,7 +103,9 @@ def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _not_definite(k_ss: np.ndarray, ridge: Ridge) -> str:
     if not np.isfinite(k_ss).all():
-        return "the kernel of the support set holds NaN or infinity; check the support points and the kernel's parameters"
+        return (
+            "the kernel of the support set holds NaN or infinity; check the support points and the kernel's parameters"
+        )
     lowest = float(scipy.linalg.eigvalsh(k_ss, subset_by_index=[0, 0])[0])
     unit = ridge.of(k_ss) / ridge.value
     need = 2 * abs(lowest) / unit

@@ -119,7 +119,12 @@ class Gradients:
 
 
 def gradients(
-    kernel: Kernel, x_support: np.ndarray, y_support: np.ndarray, targets: LabelledSet, ridge: Ridge, plan: Plan = Plan()
+    kernel: Kernel,
+    x_support: np.ndarray,
+    y_support: np.ndarray,
+    targets: LabelledSet,
+    ridge: Ridge,
+    plan: Plan = Plan(),
 ) -> Gradients:
     """Loss and gradients with the labels given: one visit a tile.
 
@@ -223,9 +228,7 @@ def _add(left: Any, right: Any) -> Any:
     return left + right
 
 
-def _visit(
-    kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, kept: dict[int, Any], tile: Tile
-) -> _Terms:
+def _visit(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, kept: dict[int, Any], tile: Tile) -> _Terms:
     k_st, pull = kept.pop(tile.index, None) or kernel.vjp(x_support, tile.x)
     with precision(alpha.dtype):
         loss, beta, k_bar = _residual(k_st, alpha, tile.y, tile.weight)
@@ -252,7 +255,9 @@ def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, 
     return Normal(k_st @ k_st.T, k_st @ tile.y[: tile.valid])
 
 
-def _k_ss(kernel: Kernel, x_support: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], tuple[np.ndarray, Params]]]:
+def _k_ss(
+    kernel: Kernel, x_support: np.ndarray
+) -> tuple[np.ndarray, Callable[[np.ndarray], tuple[np.ndarray, Params]]]:
     x = np.asarray(x_support, np.float64)
     k_ss, pull = kernel.vjp(x, x)
     return (k_ss + k_ss.T) / 2, pull

@@ -1,0 +1,99 @@
+"""Label Solve: the best labels for given support points, in closed form, minimum-norm and streaming.
+
+Eq. (label_solve): y_s* = (K_ts A⁻¹)⁺ y_t with A = K_ss + ridge·I, the same A that prediction uses. The QR of [K_ts | y_t]
+is folded tile by tile and only its triangle kept, so memory does not grow with the targets; for a family of kernels the
+problems are stacked.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+from kip.kernels.base import Kernel
+from kip.krr import Factor, Ridge
+from kip.sets import LabelledSet
+from kip.stream import Plan, Tile
+
+CUTOFF_ULPS = 16
+"""Singular values below this many ulps of the largest are noise of the dtype K_ts was computed in."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The solved labels, the loss they leave (per target, averaged over the family), and how they were cut off."""
+
+    y: np.ndarray
+    loss: float
+    rank: int
+    cutoff: float
+
+
+@dataclass(frozen=True)
+class _Triangle:
+    """R of the QR of all rows [K_ts | y_t] seen so far: RᵀR is theirs."""
+
+    r: np.ndarray
+
+    def __add__(self, other: _Triangle) -> _Triangle:
+        return _fold(np.concatenate([self.r, other.r]))
+
+
+def _fold(rows: np.ndarray) -> _Triangle:
+    if len(rows) <= rows.shape[1]:  # fewer rows than columns: they are their own triangle
+        return _Triangle(rows)
+    return _Triangle(scipy.linalg.qr(rows, mode="r", overwrite_a=True, check_finite=False)[0][: rows.shape[1]])
+
+
+def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, plan: Plan) -> np.ndarray:
+    def visit(tile: Tile) -> _Triangle:
+        assert tile.y is not None
+        k_ts = kernel.gram(x_support, tile.x).T
+        return _fold(np.concatenate([k_ts, tile.y], axis=1, dtype=np.float64)[: tile.valid])
+
+    return plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _Triangle.__add__).r
+
+
+def solve_labels(
+    kernels: Sequence[Kernel],
+    x_support: np.ndarray,
+    targets: LabelledSet,
+    ridge: Ridge = Ridge(),
+    *,
+    cutoff: float | None = None,
+    plan: Plan = Plan(),
+) -> Solution:
+    """Labels of minimum norm among those that minimise eq. (loss), jointly over `kernels`.
+
+    Singular values of K_ts A⁻¹ below `cutoff` times the largest count as zero; by default that is a few ulps of the dtype
+    of `x_support`, in which K_ts is computed.
+    """
+    size = len(x_support)
+    if cutoff is None:
+        cutoff = CUTOFF_ULPS * float(np.finfo(x_support.dtype).eps)
+    operators, right, rest = [], [], 0.0
+    for kernel in kernels:
+        factor = Factor(kernel.gram(np.asarray(x_support, np.float64)), ridge)
+        r = _triangle(kernel, x_support, targets, plan)
+        top = r[:size]
+        operators.append(factor.solve(top[:, :size].T).T)
+        right.append(top[:, size:])
+        rest += float(np.sum(r[size:, size:] ** 2))  # what no labels can fit
+    operator, rhs = np.concatenate(operators), np.concatenate(right)
+    y, rank = _minimum_norm(operator, rhs, cutoff)
+    loss = 0.5 * (float(np.sum((operator @ y - rhs) ** 2)) + rest)
+    return Solution(y, loss / (len(targets) * len(kernels)), rank, cutoff)
+
+
+def _minimum_norm(operator: np.ndarray, rhs: np.ndarray, cutoff: float) -> tuple[np.ndarray, int]:
+    solve = functools.partial(scipy.linalg.svd, full_matrices=False, check_finite=False)
+    try:
+        u, s, vt = solve(operator)
+    except np.linalg.LinAlgError:  # divide and conquer can fail to converge; the plain QR iteration does not
+        u, s, vt = solve(operator, lapack_driver="gesvd")
+    rank = int(np.sum(s > cutoff * s[0])) if s[0] > 0 else 0
+    return vt[:rank].T @ ((u[:, :rank].T @ rhs) / s[:rank, None]), rank

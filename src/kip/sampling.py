@@ -1,0 +1,56 @@
+"""Class-balanced sampling, and where random numbers come from."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from kip.sets import class_counts
+
+
+class Stream(IntEnum):
+    """What a random number is for: each purpose has its own stream, so that none disturbs another."""
+
+    INIT = 0
+    MASK = 1
+    NOISE = 2
+    KERNEL = 3
+    SUPPORT = 4
+    TARGET = 5
+    AUGMENT = 6
+    JUDGE = 7
+    BASELINE = 8
+
+
+def generator(key: int, purpose: Stream, step: int = 0) -> np.random.Generator:
+    """The random numbers of one purpose at one step: a function of (key, purpose, step) alone.
+
+    Nothing is carried from step to step, so a resumed run draws what an unbroken one would have drawn.
+    """
+    return np.random.default_rng([key, int(purpose), step])
+
+
+def allocate(size: int, counts: np.ndarray) -> np.ndarray:
+    """Sizes per class, as equal as the class counts allow, that add up to `size`.
+
+    A class with fewer points than its share gives all it has and the others make up for it; where `size` does not
+    divide, the first classes get one more.
+    """
+    counts = np.asarray(counts)
+    if size > counts.sum():
+        raise ValueError(f"cannot draw {size} points from {counts.sum()}; ask for at most {counts.sum()}")
+    shares = np.zeros_like(counts)
+    while (left := size - int(shares.sum())) > 0:
+        open_classes = np.flatnonzero(shares < counts)
+        more = np.full(len(open_classes), left // len(open_classes))
+        more[: left % len(open_classes)] += 1
+        shares[open_classes] = np.minimum(shares[open_classes] + more, counts[open_classes])
+    return shares
+
+
+def balanced(codes: np.ndarray, classes: int, size: int, *, key: np.random.Generator) -> np.ndarray:
+    """Rows of a class-balanced sample without replacement, ordered by class."""
+    shares = allocate(size, class_counts(codes, classes))
+    rows = [key.permutation(np.flatnonzero(codes == c))[:share] for c, share in enumerate(shares) if share]
+    return np.concatenate(rows)
