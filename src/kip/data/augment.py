@@ -22,9 +22,9 @@ class Augment:
     """What is done at random to each image of a batch, as the paper's "Tuning KIP" describes it.
 
     `flip` mirrors left and right, half of the time. `shift` moves the image by up to that fraction of its height and
-    width. `rotation` turns it about its middle, by up to so many degrees. `channel_shift` adds one number to all channels of a
-    colour image, up to that fraction of the image's own range and kept within it; grey images are left alone. All draws
-    are uniform; what comes into view beyond the border repeats the border.
+    width. `rotation` turns it about its middle, by up to so many degrees. `channel_shift` adds one number to all
+    channels of a colour image, up to that fraction of the image's own range and kept within it; grey images are left
+    alone. All draws are uniform; what comes into view beyond the border repeats the border.
     """
 
     flip: bool = False
@@ -56,7 +56,8 @@ class Augment:
     def __call__(self, key: Any, images_raw: Any) -> np.ndarray:
         """Augment images (n, h, w) or (n, h, w, ch), each by its own draw.
 
-        The result is float32 in the scale given (0 to 255 for uint8), and a function of `key` and `images_raw` alone. Compiled once for each shape and `Augment`.
+        The result is float32 in the scale given (0 to 255 for uint8), and a function of `key` and
+        `images_raw` alone. Compiled once for each shape and `Augment`.
         """
         images = np.asarray(images_raw)
         if images.ndim not in (3, 4):
@@ -95,7 +96,10 @@ def _augmented(key: Any, images: jax.Array, augment: Augment) -> jax.Array:
 
 
 def _warped(image: jax.Array, angle: Any, down: Any, right: Any, mirror: Any) -> jax.Array:
-    """Warp one image: what lands at offset p from the middle is read, bilinearly, at R(angle) M p + (down·h, right·w)."""
+    """Warp one image: what lands at offset p from the middle is read, bilinearly, at R(angle) M p + (down h, right w).
+
+    M mirrors the second coordinate where `mirror` is −1.
+    """
     h, w, _ = image.shape
     y = jnp.arange(h, dtype=jnp.float32)[:, None] - (h - 1) / 2
     x = (jnp.arange(w, dtype=jnp.float32)[None, :] - (w - 1) / 2) * mirror

@@ -62,3 +62,14 @@ def check_finite(x: np.ndarray, name: str) -> None:
         return
     row = int(np.argwhere(~np.isfinite(x))[0][0])
     raise ValueError(f"`{name}` must be finite; row {row} holds NaN or infinity. Remove or fill such values.")
+
+
+def point_shape(x: np.ndarray, name: str = "x") -> tuple[int, ...]:
+    """Give the shape of one point of raw `x`, as it is after preprocessing: (h, w, ch) or (d,)."""
+    if x.dtype.kind not in "uifb":
+        raise ValueError(f"`{name}` must hold numbers; got dtype {x.dtype}. Convert it to uint8 or float.")
+    if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
+        raise ValueError(
+            f"`{name}` must be images (n, h, w) or (n, h, w, channels), or vectors (n, d); got {x.shape}. Reshape it."
+        )
+    return (*x.shape[1:], 1) if x.ndim == 3 else x.shape[1:]

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from scipy import linalg
 
-from kip.data.checks import check_finite, nearest
+from kip.data.checks import check_finite, nearest, point_shape
 
 STRENGTH = 1e-5
 """What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
@@ -40,17 +40,6 @@ def as_images(x: Any, dtype: Any = None) -> np.ndarray:
     shape = (len(x), *point_shape(x))
     points = np.asarray(x, float_dtype(x) if dtype is None else dtype).reshape(shape)
     return points / points.dtype.type(255) if x.dtype == np.uint8 else points
-
-
-def point_shape(x: np.ndarray, name: str = "x") -> tuple[int, ...]:
-    """Give the shape of one point of raw `x`, as it is after preprocessing: (h, w, ch) or (d,)."""
-    if x.dtype.kind not in "uifb":
-        raise ValueError(f"`{name}` must hold numbers; got dtype {x.dtype}. Convert it to uint8 or float.")
-    if x.ndim not in (2, 3, 4) or 0 in x.shape[1:]:
-        raise ValueError(
-            f"`{name}` must be images (n, h, w) or (n, h, w, channels), or vectors (n, d); got {x.shape}. Reshape it."
-        )
-    return (*x.shape[1:], 1) if x.ndim == 3 else x.shape[1:]
 
 
 def float_dtype(x: np.ndarray) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kip.data.checks import check_finite
+from kip.data.checks import check_finite, point_shape
 
 Kind = Literal["digits", "photos", "other"]
 
@@ -101,11 +101,14 @@ def split(
 ) -> Dataset:
     """Set a stratified `fraction` aside as the test part, the same one every time; a class keeps one training point."""
     rng = np.random.default_rng(seed)
+    counts = np.bincount(codes, minlength=len(classes))
+    takes = np.round(fraction * counts).astype(int)
+    if not takes.any():  # tiny classes only: one of each that can spare it
+        takes[:] = 1
+    takes = np.clip(takes, 0, np.maximum(counts - 1, 0))
     in_test = np.zeros(len(codes), bool)
-    for code in range(len(classes)):
-        members = np.flatnonzero(codes == code)
-        take = min(round(fraction * len(members)), len(members) - 1)
-        in_test[rng.permutation(members)[: max(take, 0)]] = True
+    for code, take in enumerate(takes):
+        in_test[rng.permutation(np.flatnonzero(codes == code))[:take]] = True
     if not in_test.any():
         raise ValueError(
             f"{name}: {len(codes)} points in {len(classes)} classes are too few to set a test part aside. "
@@ -120,6 +123,7 @@ def _check_part(name: str, part: str, x: np.ndarray, labels: np.ndarray) -> None
     if len(x) != len(labels):
         raise ValueError(f"{name}: the {part} part has {len(x):,} points but {len(labels):,} labels. Check the files.")
     try:
+        point_shape(x, f"x_{part}")
         check_finite(x, f"x_{part}")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

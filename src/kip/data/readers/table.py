@@ -70,11 +70,11 @@ def _rows(file: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
 def _label_column(path: Path, first: list[str], label: str | int | None) -> tuple[int, bool]:
     """Find the number of the column of the classes, and whether the first row is a heading."""
     names = [field.strip() for field in first]
-    if label is None or str(label).strip() not in names:
-        column = _column_number(path, names, label)
-        features = names[:column] + names[column + 1 :]
-        return column, not all(_is_number(field) for field in features)
-    return names.index(str(label).strip()), True
+    if isinstance(label, str) and label.strip() in names and not all(_is_number(name) for name in names):
+        return names.index(label.strip()), True
+    column = _column_number(path, names, label)
+    features = names[:column] + names[column + 1 :]
+    return column, not all(_is_number(field) for field in features)
 
 
 def _column_number(path: Path, names: list[str], label: str | int | None) -> int:
