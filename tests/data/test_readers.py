@@ -111,6 +111,15 @@ def test_an_unknown_name_suggests_the_nearest(given: str, hint: str) -> None:
     assert "digits" in NAMES
 
 
+def test_a_path_may_be_called_like_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_idx(tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    tmp_path.rename(tmp_path.parent / "digits")
+    assert load("./digits").x_train.shape == (20, 4, 3)
+    assert load(Path("digits")).x_train.shape == (20, 4, 3)
+    assert load("digits").x_train.shape[1:] == (8, 8)
+
+
 # idx and CIFAR.
 
 

@@ -258,7 +258,10 @@ def restore(config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Prep
         if kind == "none":
             return Identity(**options)
         if kind == "standard":
-            return Standardise(_stored(arrays, "mean", shape[-1]), _stored(arrays, "std", shape[-1]), **options)
+            mean, std = (_stored(arrays, name, shape[-1]) for name in ("mean", "std"))
+            if not (std > 0).all():
+                raise ValueError
+            return Standardise(mean, std, **options)
         d = int(np.prod(shape))
         whitening = _stored(arrays, "whitening", d * (d + 1) // 2)
         return ZCA(whitening, strength=float(config["strength"]), scaled=kind == "zca-scaled", **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,7 +66,17 @@ def read_path(
     memory: int | None = None,
 ) -> Dataset:
     """Read the data set in the file or folder `path`."""
-    limit = memory_limit(memory)
+    try:
+        return _read_path(path, label, resize, memory_limit(memory))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror or error}). Check the path and its permissions."
+        ) from None
+
+
+def _read_path(path: Path, label: str | int | None, resize: int | tuple[int, int] | None, limit: int) -> Dataset:
     path = path.expanduser()
     if path.is_dir():
         return _read_folder(path, resize, limit)
@@ -88,7 +99,7 @@ def read_path(
 
 
 def _is_path(data: str | Path) -> bool:
-    return isinstance(data, Path) or (len(Path(data).parts) > 1)
+    return isinstance(data, Path) or "/" in data or os.sep in data
 
 
 def _named(name: str, source: str | None, limit: int, say: Callable[[str], object]) -> Dataset:

@@ -17,8 +17,11 @@ Part = tuple[np.ndarray, np.ndarray]
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0
 
+LONGEST_NAME = 256
+"""Letters in the name of a class; arrays of texts take the room of the longest for each."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A labelled data set as it was found: raw points, integer codes of their classes, and the classes' names.
 
@@ -144,6 +147,8 @@ def _plain(name: str, labels: Any) -> np.ndarray:
             f"{name}: labels must be one integer or text a point; got dtype {labels.dtype}, shape {labels.shape}. "
             "Pass class labels, not one-hot rows."
         )
+    if labels.dtype.kind in "US" and labels.dtype.itemsize > 4 * LONGEST_NAME:
+        raise ValueError(f"{name}: a class has a name of more than {LONGEST_NAME} letters. Shorten it.")
     if labels.dtype.kind == "f":
         if not (np.isfinite(labels).all() and (np.abs(labels) < 2**53).all() and (labels == np.round(labels)).all()):
             raise ValueError(f"{name}: labels are fractions; kip needs classes. Give integer or text labels.")

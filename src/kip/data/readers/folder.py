@@ -122,18 +122,19 @@ def _read_image(path: Path, size: Size | None, limit: int) -> np.ndarray:
     """One image as uint8, (h, w) if grey and (h, w, 3) if not."""
     from PIL import Image, ImageOps
 
+    most = min(LARGEST_IMAGE, limit // 4)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on odd metadata, and on sizes, which are checked here
             with Image.open(path, formats=_FORMATS) as image:
                 width, height = image.size
-                if width * height > LARGEST_IMAGE or 4 * width * height > limit:
+                if width * height > most:
                     raise _TooLargeError
                 image.load()
                 return _pixels(ImageOps.exif_transpose(image), size)
     except (_TooLargeError, Image.DecompressionBombError):
         raise ValueError(
-            f"{path}: the image has more pixels than kip decodes ({LARGEST_IMAGE:,}). Make it smaller or remove it."
+            f"{path}: the image has more pixels than the {most:,} kip decodes. Make it smaller or remove it."
         ) from None
     except Exception as error:  # decoders raise of every kind on damaged files
         what = str(error).splitlines()[0][:80] if str(error) else type(error).__name__

@@ -26,6 +26,7 @@ _ERRORS = (
     OSError,
     NotImplementedError,
     RuntimeError,
+    TypeError,
     ValueError,
     OverflowError,
 )

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from kip.data.checks import check_memory, nearest
+from kip.data.readers.base import LONGEST_NAME
 from kip.data.readers.files import regular
 
 _DELIMITERS = ",;\t"
+_LONGEST_ROW = 2**24
 
 
 def read_csv(path: Path, limit: int, label: str | int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +35,7 @@ def read_csv(path: Path, limit: int, label: str | int | None = None) -> tuple[np
 
 
 def _read(path: Path, file: io.TextIOWrapper, limit: int, label: str | int | None) -> tuple[np.ndarray, np.ndarray]:
-    rows = _rows(file)
+    rows = _rows(path, file, limit)
     number, first = next(rows, (0, []))
     if len(first) < 2:
         raise ValueError(
@@ -56,15 +58,38 @@ def _read(path: Path, file: io.TextIOWrapper, limit: int, label: str | int | Non
     return np.array(values).reshape(len(labels), -1), np.array(labels)
 
 
-def _rows(file: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, file: io.TextIOWrapper, limit: int) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and fields of the rows that are not blank."""
     head = file.readline(2**16)
     file.seek(0)
     delimiter = max(_DELIMITERS, key=head.count)
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    lines = _Lines(path, file, min(_LONGEST_ROW, limit // 32))  # a field of one digit takes some 60 bytes as an object
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     for row in reader:
+        lines.taken = 0
         if any(field.strip() for field in row):
             yield reader.line_num, row
+
+
+class _Lines:
+    """Lines of a file, of which one row may take no more than `longest` letters, be it of several lines."""
+
+    def __init__(self, path: Path, file: io.TextIOWrapper, longest: int) -> None:
+        self.path, self.file, self.longest, self.taken = path, file, longest, 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self.file.readline(self.longest + 1)
+        self.taken += len(line)
+        if self.taken > self.longest:
+            raise ValueError(
+                f"{self.path}: a row is longer than {self.longest:,} letters. Check that it is a csv file."
+            )
+        if not line:
+            raise StopIteration
+        return line
 
 
 def _label_column(path: Path, first: list[str], label: str | int | None) -> tuple[int, bool]:
@@ -95,6 +120,8 @@ def _append(path: Path, number: int, row: list[str], column: int, values: array[
     name = row[column].strip()
     if not name:
         raise ValueError(f"{path}: line {number} has no class in column {column}. Fill it or remove the line.")
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"{path}: line {number} has a class of {len(name):,} letters. Is column {column} the class's?")
     labels.append(name)
     try:
         values.extend(map(float, row[:column]))
