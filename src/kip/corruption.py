@@ -75,9 +75,7 @@ def certify(x: np.ndarray, mask: np.ndarray, corruption: Corruption, *, key: int
     if x.shape != mask.shape:
         return Certificate(False, corruption.rho, 0.0, f"the mask has shape {mask.shape}, the points {x.shape}")
     if fraction < corruption.rho:
-        return Certificate(
-            False, corruption.rho, fraction, f"a point has only {fraction:.1%} of its coordinates masked"
-        )
+        return Certificate(False, corruption.rho, fraction, f"a point has only {fraction:.1%} of coordinates masked")
     if not np.array_equal(mask, corruption.mask(x.shape, key=key)):
         return Certificate(False, corruption.rho, fraction, "the mask is not the one the recorded key gives")
     changed = int(np.sum(mask & (x != corruption.values(x.shape, x.dtype, key=key))))

@@ -103,15 +103,13 @@ def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _not_definite(k_ss: np.ndarray, ridge: Ridge) -> str:
     if not np.isfinite(k_ss).all():
-        return (
-            "the kernel of the support set holds NaN or infinity; check the support points and the kernel's parameters"
-        )
+        return "the kernel of the support set holds NaN or infinity; check the support points and the kernel's options"
     lowest = float(scipy.linalg.eigvalsh(k_ss, subset_by_index=[0, 0])[0])
     unit = ridge.of(k_ss) / ridge.value
     need = 2 * abs(lowest) / unit
     return (
         f"K_ss + ridge is not positive definite in float64: its smallest eigenvalue is {lowest:.1e} and the ridge "
-        f"{ridge.of(k_ss):.1e}; raise `ridge` from {ridge.value:g} to {need:.1e} or more, or remove near-duplicate points"
+        f"{ridge.of(k_ss):.1e}; raise `ridge` from {ridge.value:g} to {need:.1e} or more, or remove near-duplicates"
     )
 
 

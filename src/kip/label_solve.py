@@ -1,8 +1,8 @@
 """Label Solve: the best labels for given support points, in closed form, minimum-norm and streaming.
 
-Eq. (label_solve): y_s* = (K_ts A⁻¹)⁺ y_t with A = K_ss + ridge·I, the same A that prediction uses. The QR of [K_ts | y_t]
-is folded tile by tile and only its triangle kept, so memory does not grow with the targets; for a family of kernels the
-problems are stacked.
+Eq. (label_solve): y_s* = (K_ts A⁻¹)⁺ y_t with A = K_ss + ridge·I, the same A that prediction uses. The QR of
+[K_ts | y_t] is folded tile by tile and only its triangle kept, so memory does not grow with the targets; for a family
+of kernels the problems are stacked.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def solve_labels(
 ) -> Solution:
     """Labels of minimum norm among those that minimise eq. (loss), jointly over `kernels`.
 
-    Singular values of K_ts A⁻¹ below `cutoff` times the largest count as zero; by default that is a few ulps of the dtype
-    of `x_support`, in which K_ts is computed.
+    Singular values of K_ts A⁻¹ below `cutoff` times the largest count as zero; by default that is a few ulps of the
+    dtype of `x_support`, in which K_ts is computed.
     """
     size = len(x_support)
     if cutoff is None:

@@ -1,4 +1,4 @@
-"""Labelled sets: points with their label vectors, mean-centred one-hot labels, and the checks every entry point makes."""
+"""Labelled sets: points with label vectors, mean-centred one-hot labels, and the checks every entry point makes."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def encode(labels: Any, classes: Sequence[Any] | None = None, name: str = "y") -
         raise ValueError(f"`{name}` must be a vector of labels; got shape {labels.shape}")
     if labels.dtype.kind == "f":
         if not np.array_equal(labels, np.round(labels)):
-            raise ValueError(
-                f"`{name}` must be integer or string labels, or a matrix of targets; got fractions in a vector"
-            )
+            raise ValueError(f"`{name}` must be integer or string labels, or a matrix of targets; got fractions")
         labels = labels.astype(np.int64)
     if classes is None:
         found, codes = np.unique(labels, return_inverse=True)

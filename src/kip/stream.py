@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kip.kernels.base import Kernel, Params, precision
+from kip.kernels.base import Kernel, Params, Pull, precision
 from kip.krr import Factor, Ridge, cholesky, cholesky_solve
 from kip.sets import LabelledSet
 
@@ -255,15 +255,13 @@ def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, 
     return Normal(k_st @ k_st.T, k_st @ tile.y[: tile.valid])
 
 
-def _k_ss(
-    kernel: Kernel, x_support: np.ndarray
-) -> tuple[np.ndarray, Callable[[np.ndarray], tuple[np.ndarray, Params]]]:
+def _k_ss(kernel: Kernel, x_support: np.ndarray) -> tuple[np.ndarray, Pull]:
     x = np.asarray(x_support, np.float64)
     k_ss, pull = kernel.vjp(x, x)
     return (k_ss + k_ss.T) / 2, pull
 
 
-def _add_k_ss(terms: _Terms, pull_ss: Callable[..., tuple[np.ndarray, Params]], k_bar: np.ndarray) -> _Terms:
+def _add_k_ss(terms: _Terms, pull_ss: Pull, k_bar: np.ndarray) -> _Terms:
     x_bar, params_bar = pull_ss(k_bar)
     # X_s is both arguments of K_ss, the hyper-parameters enter once.
     params_bar = jax.tree.map(lambda a, b: a + float(b), terms.params_bar, params_bar)

@@ -19,9 +19,9 @@ def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
     """Return the kernel that `spec` names.
 
     A name, then options after colons: `"rbf:gamma=0.5"`, `"fc2:nngp"`, `"fc1:standard=1024"` (standard parameterisation
-    and its hidden width; the NTK parameterisation is the default), `"fc1:weight_variance=2:bias_variance=1e-4"`. Sums and
-    positive multiples are written `"0.5*rbf&fc1"`. `engine` is "jax" or "numba" (convolutional kernels on a CPU), never
-    with a silent fall-back; None chooses by device.
+    and its hidden width; the NTK parameterisation is the default), `"fc1:weight_variance=2:bias_variance=1e-4"`. Sums
+    and positive multiples are written `"0.5*rbf&fc1"`. `engine` is "jax" or "numba" (convolutional kernels on a
+    CPU), never with a silent fall-back; None chooses by device.
 
     >>> import numpy as np, kip
     >>> x = np.eye(3)
@@ -34,7 +34,9 @@ def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
         raise ValueError(f"`engine` must be one of {', '.join(ENGINES)} or None; got {engine!r}")
     text = spec.strip()
     if "+" in re.sub(r"e\+", "e", text):
-        raise ValueError(f"{spec!r} names a family of kernels: pass it where a family is taken, or write 'a&b' for a sum")
+        raise ValueError(
+            f"{spec!r} names a family of kernels: pass it where a family is taken, or write 'a&b' for a sum"
+        )
     total: Kernel | None = None
     for part in text.split("&"):
         term = _term(part.strip(), engine)

@@ -54,7 +54,7 @@ def _horner(coefficients: tuple[float, ...], t: jax.Array) -> jax.Array:
 
 
 def _gap(u: jax.Array) -> jax.Array:
-    """t = 1 − |u|, snapped to 0 within rounding of it."""
+    """T = 1 − |u|, snapped to 0 within rounding of it."""
     t = 1 - jnp.abs(u)
     return jnp.where(t > SNAP_ULPS * jnp.finfo(u.dtype).eps, t, 0)
 

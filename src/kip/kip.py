@@ -1,0 +1,400 @@
+"""Kernel Inducing Points, Algorithm 1: what is learned (`Problem`, `Config`), `State`, and `init`, `step`, `run`.
+
+A step samples a kernel, a batch of the support set and a class-balanced batch of targets, takes the gradient of
+eq. (loss) from `kip.stream`, and updates the support points, and where asked the labels and the kernel's
+hyper-parameters. Labels can also be solved: for any support points the best ones are known in closed form.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from kip.corruption import Corruption
+from kip.kernels.base import Kernel, Params, precision
+from kip.krr import Ridge, mean_square_loss
+from kip.label_solve import solve_labels
+from kip.sampling import Stream, balanced, generator
+from kip.sets import LabelledSet, one_hot
+from kip.stream import Gradients, Plan, coefficients, gradients, predict, solved_gradients
+
+LABEL_MODES = ("auto", "fixed", "learned", "solved")
+INITS = ("image", "noise")
+
+SOLVED_FACTOR = 5
+"""`solved` wants this many targets a support point in a batch; with fewer, labels fit the batch instead of the data."""
+
+DEFAULT_DAMPING = 1e-9
+"""Enough to keep solved labels finite where float32 no longer tells support points apart, and no more."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is distilled: preprocessed training points with label vectors, the class of each, and an augmentation.
+
+    `augment(rows, seed)` gives the preprocessed, randomly augmented points of those rows; it is handed in so that this
+    module knows neither raw pixels nor preprocessing.
+    """
+
+    train: LabelledSet
+    codes: np.ndarray
+    classes: int
+    augment: Callable[[np.ndarray, int], np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """How it is distilled. `batch` and `support_batch` None mean all of them; `optimiser` is any optax one."""
+
+    kernels: tuple[Kernel, ...]
+    size: int
+    steps: int
+    optimiser: optax.GradientTransformation
+    labels: str = "auto"
+    init: str = "image"
+    batch: int | None = None
+    support_batch: int | None = None
+    learn_kernel: bool = False
+    corruption: Corruption = Corruption()
+    ridge: Ridge = Ridge()
+    damping: float = DEFAULT_DAMPING
+    judge_every: int = 50
+    judge_targets: int = 10_000
+    patience: int | None = None
+    tolerance: float = 1e-3
+    keep: int = 5
+    plan: Plan = field(default=Plan(), compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("size", "steps", "judge_every", "judge_targets", "keep"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}")
+        for name in ("batch", "support_batch", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, or None; got {value}")
+        _one_of("labels", self.labels, LABEL_MODES)
+        _one_of("init", self.init, INITS)
+        if self.damping < 0:
+            raise ValueError(f"`damping` must be zero or positive; got {self.damping}")
+        if self.ridge.value == 0:
+            raise ValueError(
+                "`ridge` must be positive for KIP: a pseudo-inverse has no gradient where the rank changes"
+            )
+        if self.learn_kernel and not any(kernel.params for kernel in self.kernels):
+            raise ValueError("`learn_kernel` needs a kernel with hyper-parameters; use 'rbf', or engine='jax'")
+
+    def mode(self, targets: int) -> str:
+        """The label mode: `auto` solves where a batch has targets enough for it, and learns otherwise."""
+        if self.labels != "auto":
+            return self.labels
+        return "solved" if min(self.batch or targets, targets) >= SOLVED_FACTOR * self.size else "learned"
+
+
+def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
+    if value not in values:
+        raise ValueError(f"`{name}` must be one of {', '.join(values)}; got {value!r}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A support set worth keeping, with the loss it was judged at (per target, on the judging subset)."""
+
+    loss: float
+    step: int
+    x: np.ndarray
+    y: np.ndarray
+    log_params: tuple[Params, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything needed to go on to the bit. `y` are the labels in force: solved ones lag by a judgement."""
+
+    x: np.ndarray
+    y: np.ndarray
+    log_params: tuple[Params, ...]
+    mask: np.ndarray | None
+    opt_state: Any
+    key: int
+    step: int = 0
+    best: tuple[Checkpoint, ...] = ()
+    judged: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Info:
+    """What one step saw: the batch loss per target, which kernel, and the judgement where there was one."""
+
+    step: int
+    loss: float
+    kernel: str
+    gradient_norm: float
+    judged: float | None = None
+
+
+class DivergedError(ArithmeticError):
+    """A loss or gradient was not finite; `state` is the last that was."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(
+            f"the loss is not finite at step {state.step}; lower the learning rate, or raise the ridge. "
+            "The last finite support set was kept"
+        )
+        self.state = state
+
+
+def init(problem: Problem, config: Config, *, key: int) -> State:
+    """Initialise (X_s, y_s), class-balanced: from training images, or from uniform noise with one-hot labels."""
+    _check(problem, config)
+    rows = balanced(problem.codes, problem.classes, config.size, key=generator(key, Stream.INIT))
+    chosen = problem.train.take(rows)
+    x, y = chosen.x.copy(), chosen.y.copy()
+    if config.init == "noise":
+        x = generator(key, Stream.INIT, 1).uniform(-1, 1, x.shape).astype(x.dtype)
+        y = one_hot(problem.codes[rows], y.shape[1], y.dtype) if _is_one_hot(problem) else y
+    mask = None
+    if config.corruption.rho > 0:
+        x, mask = config.corruption.apply(x, key=key)
+    log_params = tuple(jax.tree.map(_log, kernel.params) for kernel in config.kernels)
+    state = State(x, y, log_params, mask, None, key)
+    with precision(x.dtype):
+        opt_state = config.optimiser.init(_variables(state, problem, config))
+    return replace(state, opt_state=opt_state)
+
+
+def _log(value: float) -> np.ndarray:
+    # Positive hyper-parameters move in their logarithm; a zero one stays zero.
+    return np.float32(np.log(value)) if value > 0 else np.float32(-np.inf)
+
+
+def _is_one_hot(problem: Problem) -> bool:
+    return problem.train.y.shape[1] == problem.classes
+
+
+def _check(problem: Problem, config: Config) -> None:
+    n = len(problem.train)
+    if config.size > n:
+        raise ValueError(f"`size` must be at most the {n} training points; got {config.size}")
+    if config.size < problem.classes:
+        raise ValueError(
+            f"`size` must be at least the {problem.classes} classes; got {config.size}. "
+            f"Use size={problem.classes} or pass a subset of classes"
+        )
+    if config.batch is not None and config.batch > n:
+        raise ValueError(f"`batch` must be at most the {n} training points; got {config.batch}")
+    if config.support_batch is not None and config.support_batch > config.size:
+        raise ValueError(f"`support_batch` must be at most `size` = {config.size}; got {config.support_batch}")
+
+
+def _variables(state: State, problem: Problem, config: Config) -> dict[str, Any]:
+    variables: dict[str, Any] = {"x": state.x}
+    if config.mode(len(problem.train)) == "learned":
+        variables["y"] = state.y
+    if config.learn_kernel:
+        variables["log_params"] = state.log_params
+    return variables
+
+
+def kernels_of(config: Config, log_params: tuple[Params, ...]) -> tuple[Kernel, ...]:
+    """The family with its hyper-parameters as learned."""
+    if not config.learn_kernel:
+        return config.kernels
+    pairs = zip(config.kernels, log_params, strict=True)
+    return tuple(kernel.with_params(jax.tree.map(lambda v: float(np.exp(v)), p)) for kernel, p in pairs)
+
+
+def sample_targets(problem: Problem, config: Config, *, key: int, step: int) -> LabelledSet:
+    """A class-balanced batch of targets, augmented; all of them, as they are, where neither is asked for."""
+    n = len(problem.train)
+    if config.batch is None or config.batch == n:
+        rows = np.arange(n)
+        if problem.augment is None:
+            return problem.train
+    else:
+        rows = balanced(problem.codes, problem.classes, config.batch, key=generator(key, Stream.TARGET, step))
+    if problem.augment is None:
+        return problem.train.take(rows)
+    seed = int(generator(key, Stream.AUGMENT, step).integers(2**31))
+    return LabelledSet(problem.augment(rows, seed), problem.train.y[rows])
+
+
+def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
+    """One iteration of Algorithm 1."""
+    which = int(generator(state.key, Stream.KERNEL, state.step).integers(len(config.kernels)))
+    kernel = kernels_of(config, state.log_params)[which]
+    rows = _support_rows(state, config)
+    targets = sample_targets(problem, config, key=state.key, step=state.step)
+    found = _gradients(kernel, state, rows, targets, problem, config)
+    norm = float(np.linalg.norm(found.x))
+    if not (np.isfinite(found.loss) and np.isfinite(norm)):
+        raise DivergedError(state)
+    state = _update(state, found, rows, which, problem, config)
+    return state, Info(state.step, found.loss_per_target, kernel.spec, norm)
+
+
+def _support_rows(state: State, config: Config) -> np.ndarray | None:
+    if config.support_batch is None or config.support_batch == config.size:
+        return None
+    codes = np.argmax(state.y, axis=1)
+    rng = generator(state.key, Stream.SUPPORT, state.step)
+    return balanced(codes, state.y.shape[1], config.support_batch, key=rng)
+
+
+def _gradients(
+    kernel: Kernel, state: State, rows: np.ndarray | None, targets: LabelledSet, problem: Problem, config: Config
+) -> Gradients:
+    x, y = (state.x, state.y) if rows is None else (state.x[rows], state.y[rows])
+    if config.mode(len(problem.train)) == "solved":
+        return solved_gradients(kernel, x, targets, config.ridge, config.damping, config.plan)
+    return gradients(kernel, x, y, targets, config.ridge, config.plan)
+
+
+def _update(
+    state: State, found: Gradients, rows: np.ndarray | None, which: int, problem: Problem, config: Config
+) -> State:
+    variables = _variables(state, problem, config)
+    grads: dict[str, Any] = {"x": _scatter(found.x, state.x, rows)}
+    if "y" in variables:
+        assert found.y is not None
+        grads["y"] = _scatter(found.y, state.y, rows)
+    if "log_params" in variables:
+        grads["log_params"] = _log_gradients(state.log_params, found.params, which)
+    with precision(state.x.dtype):
+        moved, opt_state = _optimise(config.optimiser, grads, state.opt_state, variables)
+    x = _settle(moved["x"], state.x, rows, state.mask)
+    y = _settle(moved["y"], state.y, rows, None) if "y" in moved else state.y
+    log_params = jax.tree.map(np.asarray, moved.get("log_params", state.log_params))
+    return replace(state, x=x, y=y, log_params=log_params, opt_state=opt_state, step=state.step + 1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _optimise(optimiser: optax.GradientTransformation, grads: Any, opt_state: Any, variables: Any) -> tuple[Any, Any]:
+    updates, opt_state = optimiser.update(grads, opt_state, variables)
+    return optax.apply_updates(variables, updates), opt_state
+
+
+def _scatter(gradient: np.ndarray, like: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    if rows is None:
+        return gradient.astype(like.dtype)
+    whole = np.zeros_like(like)
+    whole[rows] = gradient
+    return whole
+
+
+def _settle(moved: Any, before: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:
+    """What was learned, where learning was allowed: sampled rows, and coordinates that are not corrupted."""
+    after = np.array(moved)
+    if rows is not None:
+        still = np.ones(len(before), bool)
+        still[rows] = False
+        after[still] = before[still]
+    if mask is not None:
+        after[mask] = before[mask]
+    return after
+
+
+def _log_gradients(log_params: tuple[Params, ...], found: Params, which: int) -> tuple[Params, ...]:
+    """∂L/∂log θ = θ ∂L/∂θ for the kernel that was sampled, 0 for the others."""
+
+    def chain(log_value: np.ndarray, gradient: float) -> np.ndarray:
+        return np.float32(np.exp(log_value) * gradient)
+
+    zeros = (jax.tree.map(lambda v: np.zeros_like(v), p) for p in log_params)
+    return tuple(
+        jax.tree.map(chain, p, found) if i == which else zero
+        for i, (p, zero) in enumerate(zip(log_params, zeros, strict=True))
+    )
+
+
+def judging_set(problem: Problem, config: Config, *, key: int) -> LabelledSet:
+    """The one fixed, unaugmented subset of the training set on which checkpoints are compared."""
+    n = len(problem.train)
+    wanted = min(n, max(config.judge_targets, 2 * SOLVED_FACTOR * config.size))
+    if wanted == n:
+        return problem.train
+    return problem.train.take(balanced(problem.codes, problem.classes, wanted, key=generator(key, Stream.JUDGE)))
+
+
+def judge(state: State, problem: Problem, config: Config, subset: LabelledSet) -> Checkpoint:
+    """The support set as it would be published, with its loss per target averaged over the family."""
+    kernels = kernels_of(config, state.log_params)
+    y = state.y
+    if config.mode(len(problem.train)) == "solved":
+        solution = solve_labels(kernels, state.x, subset, config.ridge, plan=config.plan)
+        loss, y = solution.loss, solution.y.astype(state.y.dtype)
+    else:
+        loss = float(np.mean([_loss(kernel, state.x, y, subset, config) for kernel in kernels]))
+    return Checkpoint(loss, state.step, state.x, y, state.log_params)
+
+
+def _loss(kernel: Kernel, x: np.ndarray, y: np.ndarray, targets: LabelledSet, config: Config) -> float:
+    alpha = coefficients(kernel, x, y, config.ridge)
+    return mean_square_loss(predict(kernel, x, alpha, targets.x, config.plan), targets.y)
+
+
+def iterate(problem: Problem, config: Config, state: State) -> Iterator[tuple[State, Info]]:
+    """Steps with their judgements, until the configured steps are done or the training loss no longer falls."""
+    subset = judging_set(problem, config, key=state.key)
+    while state.step < config.steps and not _plateau(state, config):
+        state, info = step(state, problem, config)
+        if state.step % config.judge_every == 0 or state.step == config.steps:
+            state, info = _judged(state, info, problem, config, subset)
+        yield state, info
+
+
+def _judged(state: State, info: Info, problem: Problem, config: Config, subset: LabelledSet) -> tuple[State, Info]:
+    checkpoint = judge(state, problem, config, subset)
+    best = tuple(sorted((*state.best, checkpoint), key=lambda c: (c.loss, c.step))[: config.keep])
+    state = replace(state, y=checkpoint.y, best=best, judged=(*state.judged, checkpoint.loss))
+    return state, replace(info, judged=checkpoint.loss)
+
+
+def _plateau(state: State, config: Config) -> bool:
+    if config.patience is None or len(state.judged) <= config.patience:
+        return False
+    before, recent = min(state.judged[: -config.patience]), min(state.judged[-config.patience :])
+    return recent > before * (1 - config.tolerance)
+
+
+def run(
+    problem: Problem,
+    config: Config,
+    state: State,
+    *,
+    callback: Callable[[State, Info], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> State:
+    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt); judge what is left.
+
+    `callback` sees every state with its Info.
+    """
+    for state, info in iterate(problem, config, state):  # noqa: B020  (the name is carried on)
+        if callback is not None:
+            callback(state, info)
+        if stop is not None and stop():
+            break
+    if not state.best or (state.step % config.judge_every and state.step < config.steps):
+        subset = judging_set(problem, config, key=state.key)
+        state, _ = _judged(state, Info(state.step, float("nan"), "", 0.0), problem, config, subset)
+    return state
+
+
+def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> LabelledSet:
+    """The distilled set of a checkpoint: its points, with labels solved on the whole training set in that mode."""
+    if config.mode(len(problem.train)) != "solved":
+        return LabelledSet(checkpoint.x, checkpoint.y)
+    kernels = kernels_of(config, checkpoint.log_params)
+    solution = solve_labels(kernels, checkpoint.x, problem.train, config.ridge, plan=config.plan)
+    return LabelledSet(checkpoint.x, solution.y.astype(checkpoint.y.dtype))
+
+
+def adam(learning_rate: float, steps: int, *, decay: bool = True) -> optax.GradientTransformation:
+    """Adam with the rate decayed to zero along a cosine, or held constant as in the paper."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, steps) if decay else learning_rate)
