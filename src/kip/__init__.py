@@ -36,7 +36,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'kip' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
-    # `kip.label_solve` is the function of the contract; importing the module of that name would shadow it.
     globals()[name] = value
     return value
 

@@ -19,7 +19,7 @@ import optax
 from kip.corruption import Corruption
 from kip.kernels.base import Kernel, Params, precision
 from kip.krr import Ridge, mean_square_loss
-from kip.label_solve import solve_labels
+from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, one_hot
 from kip.stream import Gradients, Plan, coefficients, gradients, predict, solved_gradients
@@ -169,7 +169,7 @@ def init(problem: Problem, config: Config, *, key: int) -> State:
     return replace(state, opt_state=opt_state)
 
 
-def _log(value: float) -> np.ndarray:
+def _log(value: float) -> np.float32:
     # Positive hyper-parameters move in their logarithm; a zero one stays zero.
     return np.float32(np.log(value)) if value > 0 else np.float32(-np.inf)
 
@@ -303,7 +303,7 @@ def _settle(moved: Any, before: np.ndarray, rows: np.ndarray | None, mask: np.nd
 def _log_gradients(log_params: tuple[Params, ...], found: Params, which: int) -> tuple[Params, ...]:
     """∂L/∂log θ = θ ∂L/∂θ for the kernel that was sampled, 0 for the others."""
 
-    def chain(log_value: np.ndarray, gradient: float) -> np.ndarray:
+    def chain(log_value: np.ndarray, gradient: float) -> np.float32:
         return np.float32(np.exp(log_value) * gradient)
 
     zeros = (jax.tree.map(lambda v: np.zeros_like(v), p) for p in log_params)

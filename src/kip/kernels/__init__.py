@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from kip.kernels.base import Kernel
 from kip.kernels.inner import FC, RBF, Linear
@@ -129,7 +130,7 @@ class _Options:
         except ValueError:
             raise ValueError(f"`{key}` in kernel {self.text!r} must be a number; got {raw!r}") from None
 
-    def network(self) -> dict[str, float | int | bool | None]:
+    def network(self) -> dict[str, Any]:
         self.known += ["nngp", "ntk"]
         nngp = self._flag("nngp")
         if self._flag("ntk") and nngp:

@@ -34,7 +34,7 @@ class InnerProductKernel(Kernel):
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         if isinstance(x1, jax.core.Tracer) or isinstance(x2, jax.core.Tracer):
-            return _gram(self.profile, self.params, x1, x1 if x2 is None else x2)  # type: ignore[return-value]
+            return _gram(self.profile, self.params, x1, x1 if x2 is None else x2)
         x1, x2_ = common_points(x1, x1 if x2 is None else x2)
         with precision(x1.dtype):
             if x2 is None:

@@ -10,6 +10,8 @@ root and a short polynomial reach float32 accuracy; float64 evaluates the arc-co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ import numpy as np
 SNAP_ULPS = 8
 
 
-def _fit(function: np.ufunc | object, degree: int) -> np.ndarray:
+def _fit(function: Callable[[np.ndarray], np.ndarray], degree: int) -> np.ndarray:
     """Coefficients, lowest first, of the Chebyshev interpolant of `function` on [0, 1]."""
     series = np.polynomial.chebyshev.Chebyshev.interpolate(function, degree, domain=[0, 1])
     return series.convert(kind=np.polynomial.Polynomial).coef
