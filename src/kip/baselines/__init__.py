@@ -1,0 +1,114 @@
+"""What a person would use instead of a distilled set of the same size, scored the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kip import large
+from kip.api import Task
+from kip.krr import accuracy
+from kip.labels import solve_labels
+from kip.sampling import Stream, allocate, balanced, generator
+from kip.sets import LabelledSet, class_counts
+from kip.stream import coefficients, predict
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Test accuracies over draws, and the predicted label vectors of the last draw."""
+
+    accuracies: tuple[float, ...]
+    scores: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy over the draws."""
+        return float(np.mean(self.accuracies))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over the draws; 0 for a single one."""
+        return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
+
+
+def random_subset(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: int = 20) -> Outcome:
+    """Class-balanced random subsets with their natural labels."""
+    return _over_draws(task, x_test, codes, draws, lambda draw: draw)
+
+
+def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: int = 20) -> Outcome:
+    """The same subsets with labels solved on the training set."""
+
+    def solved(draw: LabelledSet) -> LabelledSet:
+        solution = solve_labels(
+            task.config.kernels, draw.x, task.problem.train, task.config.ridge, plan=task.config.plan
+        )
+        return LabelledSet(draw.x, solution.y)
+
+    return _over_draws(task, x_test, codes, draws, solved)
+
+
+def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
+    """Centroids of k-means within each class, with that class's label."""
+    from sklearn.cluster import KMeans
+
+    train, classes = task.problem.train, task.problem.classes
+    shares = allocate(task.config.size, class_counts(task.problem.codes, classes))
+    centres, labels = [], []
+    for c in np.flatnonzero(shares):
+        rows = np.flatnonzero(task.problem.codes == c)
+        flat = train.x[rows].reshape(len(rows), -1)
+        found = KMeans(int(shares[c]), n_init=1, random_state=task.options.seed).fit(flat).cluster_centers_
+        centres.append(found.astype(train.x.dtype))
+        labels.append(np.repeat(train.y[rows].mean(axis=0, keepdims=True), shares[c], axis=0))
+    x = np.concatenate(centres).reshape(-1, *train.x.shape[1:])
+    scores = _scores(task, LabelledSet(x, np.concatenate(labels)), task.preprocess.apply(x_test))
+    return Outcome((accuracy(scores, codes),), scores)
+
+
+def full_training_set(
+    task: Task,
+    x_test: np.ndarray,
+    codes: np.ndarray,
+    *,
+    reach: int = large.DIRECT_LIMIT,
+    progress: Callable[[int, float], None] | None = None,
+) -> Outcome | None:
+    """KRR on the whole training set, A_D; None where it has more than `reach` points."""
+    train = task.problem.train
+    if len(train) > reach:
+        return None
+    x = task.preprocess.apply(x_test)
+    if len(train) <= large.DIRECT_LIMIT:
+        scores = _scores(task, train, x)
+    else:
+        kernels, ridge = task.config.kernels, task.config.ridge
+        fits = [(k, large.fit(k, train, ridge, progress=progress)) for k in kernels]
+        scores = np.mean([predict(k, train.x, fit.alpha, x, task.config.plan) for k, fit in fits], axis=0)
+    return Outcome((accuracy(scores, codes),), scores)
+
+
+def _over_draws(
+    task: Task, x_test: np.ndarray, codes: np.ndarray, draws: int, label: Callable[[LabelledSet], LabelledSet]
+) -> Outcome:
+    x = task.preprocess.apply(x_test)
+    accuracies, scores = [], np.empty(0)
+    for draw in range(draws):
+        rng = generator(task.options.seed, Stream.BASELINE, draw)
+        rows = balanced(task.problem.codes, task.problem.classes, task.config.size, key=rng)
+        scores = _scores(task, label(task.problem.train.take(rows)), x)
+        accuracies.append(accuracy(scores, codes))
+    return Outcome(tuple(accuracies), scores)
+
+
+def _scores(task: Task, support: LabelledSet, x: np.ndarray) -> np.ndarray:
+    """Predictions averaged over the family, as `DistilledSet.scores` has them."""
+    config = task.config
+    each = [
+        predict(k, support.x, coefficients(k, support.x, support.y, config.ridge), x, config.plan)
+        for k in config.kernels
+    ]
+    return np.mean(each, axis=0)

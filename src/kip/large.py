@@ -1,0 +1,174 @@
+"""KRR on a training set too large to factorise: preconditioned conjugate gradients with streamed products.
+
+It solves (K + ridge·I) α = y to a stated tolerance on the residual: the model A_D that ε compares a distilled set with.
+K is visited by tiles, half of them by symmetry; they are kept where memory allows and computed again where not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from kip.kernels.base import Kernel
+from kip.krr import Ridge, RidgeError, cholesky, cholesky_solve
+from kip.sets import LabelledSet
+
+DEFAULT_TOLERANCE = 1e-4
+DIRECT_LIMIT = 10_000
+"""Up to this many points a factorisation is quicker than iterating."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients of the full model, with what was reached: the largest relative residual of a label column."""
+
+    alpha: np.ndarray
+    residual: float
+    iterations: int
+    tolerance: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the stated tolerance was reached."""
+        return self.residual <= self.tolerance
+
+
+def default_memory() -> int:
+    """Bytes that tiles of K may take: two fifths of this machine's memory."""
+    return int(0.4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+class SymmetricProduct:
+    """V ↦ K V for K = K(x, x), by tiles of the upper triangle."""
+
+    def __init__(self, kernel: Kernel, x: np.ndarray, *, tile: int = 2048, memory: int | None = None) -> None:
+        self.kernel, self.x, self.tile = kernel, x, tile
+        memory = default_memory() if memory is None else memory
+        # The tile on the diagonal is whole, so the triangle is a little more than half.
+        wanted = (len(x) + tile) * len(x) * x.dtype.itemsize // 2
+        self._kept: dict[tuple[int, int], np.ndarray] | None = {} if wanted <= memory else None
+
+    def _tiles(self) -> Iterator[tuple[int, int]]:
+        starts = range(0, len(self.x), self.tile)
+        return ((i, j) for i in starts for j in starts if j >= i)
+
+    def _gram(self, i: int, j: int) -> np.ndarray:
+        if self._kept is not None and (i, j) in self._kept:
+            return self._kept[i, j]
+        first = self.x[i : i + self.tile]
+        k = self.kernel.gram(first) if i == j else self.kernel.gram(first, self.x[j : j + self.tile])
+        if self._kept is not None:
+            self._kept[i, j] = k
+        return k
+
+    def __call__(self, v: np.ndarray) -> np.ndarray:
+        out = np.zeros(v.shape, np.float64)
+        narrow = v.astype(self.x.dtype)
+        for i, j in self._tiles():
+            k = self._gram(i, j)
+            out[i : i + self.tile] += k @ narrow[j : j + self.tile]
+            if i != j:
+                out[j : j + self.tile] += k.T @ narrow[i : i + self.tile]
+        return out
+
+
+class Nystrom:
+    """The preconditioner P = L Lᵀ + μI with L Lᵀ = K_nr K_rr⁻¹ K_rn for `rank` landmarks.
+
+    μ is the mean of what the landmarks leave of the diagonal, so that P⁻¹(K + ridge·I) clusters at 1 on both ends of
+    the spectrum; the ridge itself would be far too small.
+    """
+
+    def __init__(self, kernel: Kernel, x: np.ndarray, rank: int, ridge: float, *, seed: int = 0) -> None:
+        rows = np.random.default_rng(seed).permutation(len(x))[:rank]
+        landmarks = x[rows]
+        w = kernel.gram(landmarks.astype(np.float64))
+        w.flat[:: len(w) + 1] += 1e-6 * np.trace(w) / len(w)
+        lower = cholesky(w)
+        self._l = np.empty((len(x), len(rows)), x.dtype)
+        for start in range(0, len(x), 4096):
+            k = kernel.gram(landmarks, x[start : start + 4096])
+            solved = scipy.linalg.solve_triangular(lower.astype(x.dtype), k, lower=True, check_finite=False)
+            self._l[start : start + 4096] = solved.T
+        left = float(np.mean(kernel.diag(x))) - float(np.mean(np.sum(self._l * self._l, axis=1)))
+        self.mu = max(left, ridge)
+        inner = (self._l.T @ self._l).astype(np.float64)
+        inner.flat[:: len(inner) + 1] += self.mu
+        self._inner = cholesky(inner)
+
+    def solve(self, v: np.ndarray) -> np.ndarray:
+        """P⁻¹ v, by Woodbury's identity."""
+        inner = cholesky_solve(self._inner, (self._l.T @ v.astype(self._l.dtype)).astype(np.float64))
+        return (v - self._l @ inner.astype(self._l.dtype)) / self.mu
+
+
+def fit(
+    kernel: Kernel,
+    train: LabelledSet,
+    ridge: Ridge = Ridge(),
+    *,
+    tolerance: float = DEFAULT_TOLERANCE,
+    rank: int | None = None,
+    most_iterations: int = 500,
+    memory: int | None = None,
+    tile: int = 2048,
+    progress: Callable[[int, float], None] | None = None,
+) -> Fit:
+    """Solve (K + ridge·I) α = y until ‖(K + ridge·I) α − y‖ ≤ tolerance·‖y‖ for every label column.
+
+    `progress` sees the iteration and the largest relative residual. A fit that stops at `most_iterations` says so.
+    """
+    if ridge.value == 0:
+        raise ValueError("`ridge` must be positive for an iterative solve; use 1e-6, or a smaller training set")
+    x, y = train.x, np.asarray(train.y, np.float64)
+    shift = ridge.value * (float(np.mean(kernel.diag(x))) if ridge.scale_invariant else 1.0)
+    product = SymmetricProduct(kernel, x, tile=tile, memory=memory)
+    preconditioner = Nystrom(kernel, x, rank or min(len(x), 3000), shift)
+    alpha, residual, iterations = _conjugate_gradients(
+        lambda v: product(v) + shift * v, preconditioner.solve, y, tolerance, most_iterations, progress
+    )
+    return Fit(alpha, residual, iterations, tolerance)
+
+
+def _conjugate_gradients(
+    apply: Callable[[np.ndarray], np.ndarray],
+    precondition: Callable[[np.ndarray], np.ndarray],
+    y: np.ndarray,
+    tolerance: float,
+    most: int,
+    progress: Callable[[int, float], None] | None,
+) -> tuple[np.ndarray, float, int]:
+    """Conjugate gradients on every column of `y` at once: one product a round serves them all."""
+    scale = np.maximum(np.linalg.norm(y, axis=0), np.finfo(np.float64).tiny)
+    alpha, r = np.zeros_like(y), y.copy()
+    z = precondition(r)
+    p, rz = z.copy(), _dots(r, z)
+    residual, iteration = 1.0, 0
+    while residual > tolerance and iteration < most:
+        ap = apply(p)
+        curvature = _dots(p, ap)
+        if np.any((curvature <= 0) & (rz > 0)):
+            raise RidgeError(
+                "the kernel of the training set is not positive definite at this precision; raise `ridge`, use "
+                "dtype float64, or remove duplicate points"
+            )
+        length = rz / np.where(curvature > 0, curvature, 1)
+        alpha += length * p
+        r -= length * ap
+        iteration += 1
+        residual = float(np.max(np.linalg.norm(r, axis=0) / scale))
+        z = precondition(r)
+        before, rz = rz, _dots(r, z)
+        p = z + rz / np.where(before > 0, before, 1) * p
+        if progress is not None:
+            progress(iteration, residual)
+    return alpha, float(np.max(np.linalg.norm(apply(alpha) - y, axis=0) / scale)), iteration
+
+
+def _dots(a: np.ndarray, b: np.ndarray) -> Any:
+    return np.sum(a * b, axis=0)
