@@ -87,7 +87,7 @@ class Nystrom:
     def __init__(self, kernel: Kernel, x: np.ndarray, rank: int, ridge: float, *, seed: int = 0) -> None:
         rows = np.random.default_rng(seed).permutation(len(x))[:rank]
         landmarks = x[rows]
-        w = kernel.gram(landmarks.astype(np.float64))
+        w = kernel.gram(landmarks.astype(np.float64)).copy()
         w.flat[:: len(w) + 1] += 1e-6 * np.trace(w) / len(w)
         lower = cholesky(w)
         self._l = np.empty((len(x), len(rows)), x.dtype)
