@@ -129,26 +129,50 @@ def fit(
     shift = ridge.value * (float(np.mean(kernel.diag(x))) if ridge.scale_invariant else 1.0)
     product = SymmetricProduct(kernel, x, tile=tile, memory=memory)
     preconditioner = Nystrom(kernel, x, rank or min(len(x), 3000), shift)
-    alpha, residual, iterations = _conjugate_gradients(
-        lambda v: product(v) + shift * v, preconditioner.solve, y, tolerance, most_iterations, progress
-    )
+
+    def apply(v: np.ndarray) -> np.ndarray:
+        return product(v) + shift * v
+
+    alpha, iterations = np.zeros_like(y), 0
+    residual = _residual(y, y)
+    # The residual that the recursion carries drifts from the true one by rounding; so once it says "done" the true one
+    # is computed, and the iteration started again from there if need be.
+    while residual > tolerance and iterations < most_iterations:
+        step, taken = _conjugate_gradients(
+            apply,
+            preconditioner.solve,
+            y - apply(alpha) if iterations else y,
+            y,
+            tolerance,
+            most_iterations - iterations,
+            progress,
+        )
+        alpha, iterations = alpha + step, iterations + taken
+        before, residual = residual, _residual(y - apply(alpha), y)
+        if residual > before / 2:  # rounding, not iterations, is what is left
+            break
     return Fit(alpha, residual, iterations, tolerance)
+
+
+def _residual(r: np.ndarray, y: np.ndarray) -> float:
+    """The largest residual of a column relative to that column of `y`."""
+    return float(np.max(np.linalg.norm(r, axis=0) / np.maximum(np.linalg.norm(y, axis=0), np.finfo(np.float64).tiny)))
 
 
 def _conjugate_gradients(
     apply: Callable[[np.ndarray], np.ndarray],
     precondition: Callable[[np.ndarray], np.ndarray],
+    right: np.ndarray,
     y: np.ndarray,
     tolerance: float,
     most: int,
     progress: Callable[[int, float], None] | None,
-) -> tuple[np.ndarray, float, int]:
-    """Conjugate gradients on every column of `y` at once: one product a round serves them all."""
-    scale = np.maximum(np.linalg.norm(y, axis=0), np.finfo(np.float64).tiny)
-    alpha, r = np.zeros_like(y), y.copy()
+) -> tuple[np.ndarray, int]:
+    """Conjugate gradients on every column of `right` at once, until the residual is small beside `y`."""
+    alpha, r = np.zeros_like(right), right.copy()
     z = precondition(r)
     p, rz = z.copy(), _dots(r, z)
-    residual, iteration = 1.0, 0
+    iteration, residual = 0, _residual(r, y)
     while residual > tolerance and iteration < most:
         ap = apply(p)
         curvature = _dots(p, ap)
@@ -160,14 +184,13 @@ def _conjugate_gradients(
         length = rz / np.where(curvature > 0, curvature, 1)
         alpha += length * p
         r -= length * ap
-        iteration += 1
-        residual = float(np.max(np.linalg.norm(r, axis=0) / scale))
+        iteration, residual = iteration + 1, _residual(r, y)
         z = precondition(r)
         before, rz = rz, _dots(r, z)
         p = z + rz / np.where(before > 0, before, 1) * p
         if progress is not None:
             progress(iteration, residual)
-    return alpha, float(np.max(np.linalg.norm(apply(alpha) - y, axis=0) / scale)), iteration
+    return alpha, iteration
 
 
 def _dots(a: np.ndarray, b: np.ndarray) -> Any:
