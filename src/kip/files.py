@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
 JSON_LIMIT = 64 * 2**20
 """A JSON file of ours larger than this is not one of ours."""
 
+Bytes = bytes | memoryview
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader, or a crash, sees the old file or the new one and nothing between.
 
-    A temporary file beside it, flushed to disk, then renamed, and the folder's own entry flushed.
+def write_atomic(path: Path, *parts: Bytes) -> None:
+    """Write `parts` in turn, so that a reader, or a crash, sees the old file or the new one and nothing between.
+
+    A temporary file beside it, flushed to disk, then renamed, and the folder's own entry flushed. What fails leaves no
+    temporary file; a process that is killed may, and `remove_partials` clears it away.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        with partial.open("xb") as file:
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        partial.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        # What went wrong first is what is told: on a read-only disk removing complains as well.
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise
     flush_folder(path.parent)
+
+
+def remove_partials(folder: Path, name: str = "*") -> None:
+    """Remove what killed writers of files called `name` (a pattern) left; only for who has `folder` to himself."""
+    for path in folder.glob(f".{name}.{'[0-9a-f]' * 16}.partial"):
+        path.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:
@@ -39,6 +52,10 @@ def flush_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some network and user-space file systems do not offer this for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
 
@@ -50,14 +67,20 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path, *, limit: int = JSON_LIMIT) -> Any:
     """The value in a JSON file no larger than `limit`, or a ValueError that names the file."""
-    if path.stat().st_size > limit:
-        raise ValueError(f"{path} is {path.stat().st_size} bytes; a file of this kind has at most {limit}")
+    size = path.stat().st_size
+    if not path.is_file():
+        raise ValueError(f"{path} is not a regular file; give the path of a JSON file")
+    if size > limit:
+        raise ValueError(f"{path} is {size} bytes; a file of this kind has at most {limit}")
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from None
 
 
-def sha256(data: bytes) -> str:
-    """The hash by which a file is known to be the one that was written."""
-    return hashlib.sha256(data).hexdigest()
+def sha256(*parts: Bytes) -> str:
+    """The hash, over `parts` one after another, by which a file is known to be the one that was written."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
