@@ -46,8 +46,8 @@ def encode(labels: Any, classes: Sequence[Any] | None = None, name: str = "y") -
     if labels.ndim != 1:
         raise ValueError(f"`{name}` must be a vector of labels; got shape {labels.shape}")
     if labels.dtype.kind == "f":
-        if not np.array_equal(labels, np.round(labels)):
-            raise ValueError(f"`{name}` must be integer or string labels, or a matrix of targets; got fractions")
+        if not (np.isfinite(labels).all() and np.array_equal(labels, np.round(labels))):
+            raise ValueError(f"`{name}` must be integer or string labels, or a matrix of targets; got fractions or NaN")
         labels = labels.astype(np.int64)
     if classes is None:
         found, codes = np.unique(labels, return_inverse=True)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from kip.kernels.base import Kernel
 from kip.kernels.inner import FC, RBF, Linear
 
@@ -135,12 +137,15 @@ class _Options:
         nngp = self._flag("nngp")
         if self._flag("ntk") and nngp:
             raise ValueError(f"kernel {self.text!r} is either 'ntk' or 'nngp', not both")
-        width = self.number("standard", 0.0)
-        if width != int(width) or width < 0:
-            raise ValueError(f"`standard` in kernel {self.text!r} is the hidden width, a whole number; got {width}")
+        standard = "standard" in self.values
+        width = self.number("standard", 1.0)
+        if not (np.isfinite(width) and width >= 1 and width == int(width)):
+            raise ValueError(
+                f"`standard` in kernel {self.text!r} is the hidden width, a whole number of at least 1; got {width:g}"
+            )
         return {
             "nngp": nngp,
-            "width": int(width) or None,
+            "width": int(width) if standard else None,
             "weight_variance": self.number("weight_variance", 2.0),
             "bias_variance": self.number("bias_variance", 1e-4),
         }

@@ -150,7 +150,13 @@ class Scaled(Kernel):
 
 def _multiplied(part: str, factor: float) -> str:
     head, star, tail = part.partition("*")
-    return f"{factor * float(head):.17g}*{tail}" if star else f"{factor:.17g}*{part}"
+    return f"{number(factor * float(head))}*{tail}" if star else f"{number(factor)}*{part}"
+
+
+def number(value: float) -> str:
+    """The shortest text from which `float` gives `value` back: 0.1 stays "0.1" in a spec."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def as_points(x: Any, name: str = "x") -> np.ndarray:

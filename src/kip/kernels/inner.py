@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kip.kernels.base import Kernel, Params, Pull, common_points, precision
+from kip.kernels.base import Kernel, Params, Pull, common_points, number, precision
 from kip.kernels.relu import relu
 
 Profile = Callable[[Params, jax.Array, jax.Array, jax.Array, int], jax.Array]
@@ -77,7 +77,7 @@ class RBF(InnerProductKernel):
 
     @property
     def spec(self) -> str:
-        return "rbf" if self.gamma == 1 else f"rbf:gamma={self.gamma:.17g}"
+        return "rbf" if self.gamma == 1 else f"rbf:gamma={number(self.gamma)}"
 
     @property
     def params(self) -> Params:
@@ -139,9 +139,9 @@ def network_spec(name: str, nngp: bool, width: int | None, weight_variance: floa
     if width is not None:
         parts.append(f"standard={width}")
     if weight_variance != WEIGHT_VARIANCE:
-        parts.append(f"weight_variance={weight_variance:.17g}")
+        parts.append(f"weight_variance={number(weight_variance)}")
     if bias_variance != BIAS_VARIANCE:
-        parts.append(f"bias_variance={bias_variance:.17g}")
+        parts.append(f"bias_variance={number(bias_variance)}")
     return ":".join(parts)
 
 
