@@ -269,7 +269,7 @@ def _at_read_in(
     return state.map(lambda k: k.sum() / (grid.y.size * grid.x.size) ** 2)
 
 
-def _read_out(
+def read_out(
     recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: tuple[int, ...], params: Params
 ) -> Any:
     """Go through the dense layers to the kernel's value; v1 and v2 are each point's own variance at the read-in."""
@@ -301,7 +301,7 @@ def kernel_pairs(recipe: Recipe, x1: jax.Array, x2: jax.Array, i: Any, j: Any, p
     def pair(index: tuple[jax.Array, jax.Array]) -> jax.Array:
         (a, (d1, v1)), (b, (d2, v2)) = (_point(side, n) for side, n in zip(sides, index, strict=True))
         state = _at_read_in(recipe, a, b, d1, d2, params, recipe.nngp)
-        return _read_out(recipe, state, v1, v2, shape, params)
+        return read_out(recipe, state, v1, v2, shape, params)
 
     tile = max(1, TILE_BYTES // (4 * entries * x1.dtype.itemsize))
     first = (jnp.asarray(x1), _map_tiles(jax.checkpoint(own), x1, tile))

@@ -1,0 +1,518 @@
+"""Convolutional and pooled network kernels on offset planes, in Numba for CPUs, with a hand-written pullback.
+
+This module prepares what `planes_jit` computes on: the plan of an architecture, images packed into SIMD lanes, the tasks
+of all cores; and it remembers the own variances of images it has seen, so that targets cost nothing at later steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numba
+import numpy as np
+
+from kip.kernels import planes_jit
+from kip.kernels.base import Params, Pull, as_points, common_points, precision
+from kip.kernels.network import Network
+from kip.kernels.planes import Level, NetworkKernel, Recipe, State, levels, read_out
+
+MEMO_BYTES = 1 << 30
+"""Own variances of images are remembered up to this size, the least recently used forgotten first."""
+
+TARGET_BYTES = 1 << 27
+"""Targets are packed into lanes by tiles of about this size."""
+
+
+def spread(count: int, task: Callable[[int, int], Any]) -> None:
+    """Call task(worker, n) for n below `count` on all cores.
+
+    Python's threads, since the jitted code gives up the interpreter lock: whoever is free takes the next task, and
+    unlike Numba's own threads they may be entered from several threads at once.
+    """
+    numbers = itertools.count()
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        try:
+            while not failures and (n := next(numbers)) < count:
+                task(worker, n)
+        except BaseException as failure:
+            failures.append(failure)
+
+    others = [threading.Thread(target=work, args=(worker,)) for worker in range(1, min(threads(), count))]
+    for thread in others:
+        thread.start()
+    work(0)
+    for thread in others:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def threads() -> int:
+    """Cores to keep busy: those this process may use, or NUMBA_NUM_THREADS."""
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
+class Geometry(NamedTuple):
+    """An architecture on images of one shape, as the arrays that `planes_jit.Plan` holds."""
+
+    levels: np.ndarray
+    convs: np.ndarray
+    bases: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def work(self) -> int:
+        """Vectors of memory a thread needs."""
+        half, size, saved, image, maps = (int(n) for n in self.sizes)
+        return 4 * half + 4 * size + saved + 3 * image + 5 * maps + 1
+
+    @property
+    def maps(self) -> int:
+        """Numbers in the own variances of an image."""
+        return int(self.sizes[4])
+
+
+@functools.lru_cache(maxsize=64)
+def geometry(network: Network, shape: tuple[int, ...], own: bool) -> Geometry:
+    """Lay out the planes of `network` on images of `shape`; with `own`, those of an image with itself."""
+    plan = levels(network, shape, own=own) or [Level((), shape[0], shape[1], 0, 0)]
+    rows, convs, bases = [], [], [0]
+    size = maps = 0
+    for n, level in enumerate(plan):
+        rows.append([level.height, level.width, level.radius_y, level.radius_x, len(convs), 0, len(bases)])
+        for k, layer in enumerate(level.layers):
+            if layer == "conv":
+                has_relu = level.layers[k + 1 : k + 2] == ("relu",)
+                convs.append([has_relu, maps])
+                maps += has_relu * level.height * level.width
+        rows[-1][5] = len(convs) - rows[-1][4]
+        if n > 0:
+            for oy in range(-level.radius_y, level.radius_y + 1):
+                for ox in range(-level.radius_x, level.radius_x + 1):
+                    bases.append(size)
+                    size += (level.height - abs(oy)) * (level.width - abs(ox))
+    height, width, ch = shape
+    saved = 4 * max(row[5] * row[0] * row[1] for row in rows)
+    sizes = [(height + 2) * (width + 2), size, saved, height * width * ch, maps]
+    arrays = (np.array(a, np.int64) for a in (rows, np.reshape(convs, (-1, 2)), bases, sizes))
+    return Geometry(*arrays)
+
+
+def _aligned(*shape: int, dtype: Any) -> np.ndarray:
+    """An empty array that begins on a cache line, so that no vector straddles two."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + planes_jit.VECTOR_BYTES, np.uint8)
+    start = -raw.ctypes.data % planes_jit.VECTOR_BYTES
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def lanes_of(dtype: Any) -> int:
+    """Images in the lanes of a vector."""
+    return planes_jit.VECTOR_BYTES // np.dtype(dtype).itemsize
+
+
+def pack(x: np.ndarray) -> np.ndarray:
+    """Rows of numbers (n, m) as blocks of lanes (⌈n/lanes⌉, m·lanes); the last block is filled up with the last row."""
+    lanes = lanes_of(x.dtype)
+    blocks = -(-len(x) // lanes)
+    out = _aligned(blocks, x.shape[1], lanes, dtype=x.dtype)
+    whole = len(x) // lanes
+    out[:whole] = x[: whole * lanes].reshape(whole, lanes, x.shape[1]).transpose(0, 2, 1)
+    if whole < blocks:
+        rest = len(x) - whole * lanes
+        out[-1, :, :rest] = x[whole * lanes :].T
+        out[-1, :, rest:] = x[-1][:, None]
+    return out.reshape(blocks, x.shape[1] * lanes)
+
+
+def unpack(blocks: np.ndarray, n: int, lanes: int | None = None) -> np.ndarray:
+    """The inverse of `pack`."""
+    lanes = lanes or lanes_of(blocks.dtype)
+    count = blocks.shape[1] // lanes
+    return blocks.reshape(len(blocks), count, lanes).transpose(0, 2, 1).reshape(len(blocks) * lanes, count)[:n]
+
+
+class Memo:
+    """Own variances by the content of the image, bounded in bytes; a mirrored image finds its mirror's."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
+        self._rows: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, keys: list[tuple[Any, ...]]) -> list[np.ndarray | None]:
+        """What is remembered under each key."""
+        with self._lock:
+            for key in keys:
+                if key in self._rows:
+                    self._rows.move_to_end(key)
+            return [self._rows.get(key) for key in keys]
+
+    def keep(self, keys: list[tuple[Any, ...]], rows: np.ndarray) -> None:
+        """Remember one row a key, and forget the oldest beyond the limit."""
+        with self._lock:
+            for key, row in zip(keys, rows, strict=True):
+                old = self._rows.pop(key, None)
+                self.bytes += row.nbytes - (0 if old is None else old.nbytes)
+                self._rows[key] = row.copy()
+            while self.bytes > self.limit:
+                self.bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+memo = Memo(MEMO_BYTES)
+
+
+@functools.lru_cache(maxsize=16)
+def _hash_keys(shape: tuple[int, ...]) -> np.ndarray:
+    # odd multipliers, drawn once and for all
+    return np.random.default_rng(20200).integers(0, 1 << 64, (2, *shape), np.uint64) | np.uint64(1)
+
+
+def content_hashes(x: np.ndarray) -> np.ndarray:
+    """Two 64-bit hashes of each image (n, h, w, ch), then two of its mirror image: (n, 4)."""
+    words = np.ascontiguousarray(x).view(np.uint32).reshape(*x.shape[:3], -1)
+    out = np.zeros((len(x), 4), np.uint64)
+    keys, size = _hash_keys(words.shape[1:]), 64
+    spread(-(-len(x) // size), lambda _, n: planes_jit.hashes(words[n * size :][:size], keys, out[n * size :][:size]))
+    return out
+
+
+class Side(NamedTuple):
+    """Images as rows of numbers, channels first, their own variances d at every ReLU, and that at the read-in."""
+
+    x: np.ndarray
+    d: np.ndarray
+    variance: np.ndarray
+
+    def roots(self) -> tuple[np.ndarray, np.ndarray]:
+        """√d and 1/√d, the latter 0 where d is."""
+        s = np.sqrt(self.d)
+        return s, np.divide(1, s, out=np.zeros_like(s), where=s > 0)
+
+
+class NumbaPlanesKernel(NetworkKernel):
+    """The NTK or NNGP kernel of a network of infinite width, on a CPU's vector units.
+
+    The same constructor and values as `PlanesKernel`; σ_w² and σ_b² are fixed.
+    """
+
+    def with_params(self, params: Mapping[str, Any]) -> NumbaPlanesKernel:
+        """Refuse `params`: variances are learnable in the JAX engine only."""
+        if params:
+            raise ValueError(
+                f"the numba engine holds the variances of '{self.spec}' fixed; got {sorted(params)}. Use engine='jax'."
+            )
+        return self
+
+    def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
+        """K(x1, x2), shape (n1, n2); K(x1, x1), computed by half, where `x2` is left out."""
+        if x2 is None:
+            engine, x = self._engine(as_points(x1, "x1"))
+            side = engine.side(x, remember=True)
+            k = engine.read_out(engine.sums(side, side, half=True), side, side)
+            lower = np.tril_indices(len(x), -1)
+            k[lower] = k.T[lower]
+            return k
+        a, b = common_points(x1, x2)
+        engine, a = self._engine(a)
+        _, b = self._engine(b)
+        side = engine.side(a, remember=True)
+        k = np.empty((len(a), len(b)), a.dtype)
+        for tile in engine.tiles(b):
+            targets = engine.side(b[tile], remember=True)
+            k[:, tile] = engine.read_out(engine.sums(side, targets), side, targets)
+        return k
+
+    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
+        """K(x1, x2) and its pullback, which walks the planes again rather than keep them."""
+        x1, x2 = common_points(x1, x2)
+        engine, a = self._engine(x1)
+        _, b = self._engine(x2)
+        side = engine.side(a, remember=False)  # a support set that is being learned is seen once
+        k = np.empty((len(a), len(b)), a.dtype)
+        sums = []
+        for tile in engine.tiles(b):
+            targets = engine.side(b[tile], remember=True)
+            sums.append(engine.sums(side, targets))
+            k[:, tile] = engine.read_out(sums[-1], side, targets)
+
+        def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
+            cotangent = np.asarray(cotangent, np.float64)
+            bars = Side(np.zeros(side.x.shape), np.zeros(side.d.shape), np.zeros(len(a)))
+            for tile, tile_sums in zip(engine.tiles(b), sums, strict=True):
+                targets = engine.side(b[tile], remember=True)
+                sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
+                x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars)
+                bars = Side(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
+            return engine.images(engine.pull_own(side, bars)).astype(x1.dtype).reshape(x1.shape), {}
+
+        return k, pull
+
+    def diag(self, x: Any) -> np.ndarray:
+        """K(xᵢ, xᵢ) for every point."""
+        engine, x = self._engine(as_points(x))
+        k = np.empty(len(x), x.dtype)
+        for tile in engine.tiles(x):
+            side = engine.side(x[tile], remember=True)
+            pairs = Side(side.x[:0], side.d[:0], side.variance)
+            k[tile] = engine.read_out(engine.own_sums(side, nngp=self.nngp), pairs, pairs)
+        return k
+
+    def _engine(self, x: np.ndarray) -> tuple[_Engine, np.ndarray]:
+        """The engine for points like those of `x`, and these as images."""
+        self.network.check(x.shape[1:])
+        x = x if x.ndim == 4 else x[:, None, None]
+        return _Engine(self, x.shape[1:], x.dtype), x
+
+
+_EMPTY = {name: (2, None) for name in planes_jit.Batch._fields} | {
+    "sums": (3, np.float64),
+    "bars": (3, None),
+    "x_bar": (2, np.float64),
+    "d_bar": (2, np.float64),
+}
+
+
+class _Engine:
+    """One kernel on images of one shape and dtype."""
+
+    def __init__(self, kernel: NumbaPlanesKernel, shape: tuple[int, ...], dtype: Any) -> None:
+        self.network, self.nngp, self.shape, self.dtype = kernel.network, kernel.nngp, shape, np.dtype(dtype)
+        self.lanes = lanes_of(dtype)
+        self.params = {"weight_variance": kernel.weight_variance, "bias_variance": kernel.bias_variance}
+        self.recipe = Recipe(kernel.network, kernel.nngp, kernel.width)
+        self.tangents = self.recipe.tangents(shape, self.params)
+        self.needs_variance = "relu" in self.network.hidden
+        self.maps = geometry(self.network, shape, False).maps
+
+    def _plan(self, own: bool, nngp: bool) -> tuple[planes_jit.Plan, int]:
+        """The plan for the jitted code, and the vectors of memory a thread needs."""
+        g = geometry(self.network, self.shape, own)
+        tangents = np.reshape(self.tangents[: len(g.convs)], (len(g.convs), 2)).astype(np.float64)
+        weight, bias = (float(v) for v in self.params.values())
+        return planes_jit.Plan(g.levels, g.convs, tangents, g.bases, g.sizes, weight, bias, not nngp), g.work
+
+    def tiles(self, x: np.ndarray) -> Iterator[slice]:
+        """Tiles of targets that fit `TARGET_BYTES` once packed."""
+        bytes_each = self.dtype.itemsize * (int(np.prod(self.shape)) + 2 * self.maps)
+        size = max(1, TARGET_BYTES // (bytes_each * self.lanes)) * self.lanes
+        return (slice(first, min(first + size, len(x))) for first in range(0, len(x), size))
+
+    # --- images and their own variances
+
+    def side(self, x: np.ndarray, *, remember: bool) -> Side:
+        """The images with their own variances, computed or remembered."""
+        rows = np.ascontiguousarray(x.transpose(0, 3, 1, 2)).reshape(len(x), int(np.prod(self.shape)))
+        if self.maps == 0 and not self.needs_variance:
+            return Side(rows, np.zeros((len(x), 0), self.dtype), np.zeros(len(x), self.dtype))
+        own = self._remembered(x) if remember else self._own(rows)
+        return Side(rows, np.ascontiguousarray(own[:, :-1]), own[:, -1])
+
+    def images(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of numbers, channels first, as images."""
+        height, width, ch = self.shape
+        return rows.reshape(-1, ch, height, width).transpose(0, 2, 3, 1)
+
+    def _own(self, rows: np.ndarray) -> np.ndarray:
+        """Own variances d, and last that at the read-in (0 where no ReLU follows it): (n, maps + 1)."""
+        out = np.zeros((len(rows), self.maps + 1), self.dtype)
+        for tile in self.tiles(rows):
+            if self.maps:
+                y = pack(rows[tile])
+                d = _aligned(len(y), self.maps * self.lanes, dtype=self.dtype)
+                self._run([(planes_jit.OWN, 0, j, j + 1, 0) for j in range(len(y))], own=True, y=y, maps=d)
+                out[tile, :-1] = unpack(d, len(rows[tile]))
+            if self.needs_variance:
+                side = Side(rows[tile], np.ascontiguousarray(out[tile, :-1]), out[tile, -1])
+                out[tile, -1] = self.own_sums(side, nngp=True)[0]
+        return out
+
+    def _remembered(self, x: np.ndarray) -> np.ndarray:
+        """Own variances as `_own` gives them, of the images not seen before computed, of the others looked up.
+
+        Of an image and its mirror image one is chosen by its hash and computed, whichever was seen first, so that
+        results do not depend on what came before.
+        """
+        hashes = content_hashes(x)
+        direct, mirrored = hashes[:, :2], hashes[:, 2:]
+        turn = (mirrored[:, 0] < direct[:, 0]) & _mirrors(self.network, self.shape)
+        chosen = np.where(turn[:, None], mirrored, direct)
+        name = (self.network, *self.params.values(), self.shape, self.dtype.str)
+        keys = [(name, int(a), int(b)) for a, b in chosen]
+        found = memo.find(keys)
+        missing = [n for n, row in enumerate(found) if row is None]
+        out = np.empty((len(x), self.maps + 1), self.dtype)
+        if missing:
+            seen_so = np.where(turn[missing, None, None, None], x[missing, :, ::-1], x[missing])
+            rows = np.ascontiguousarray(seen_so.transpose(0, 3, 1, 2)).reshape(len(missing), -1)
+            out[missing] = self._own(rows)
+            memo.keep([keys[n] for n in missing], out[missing])
+        for n, row in enumerate(found):
+            if row is not None:
+                out[n] = row
+        if turn.any():
+            out[turn] = out[turn][:, _mirror_index(self.network, self.shape)]
+        return out
+
+    # --- K and Θ at the read-in, and back
+
+    def _normal(self) -> float:
+        """1 over the number of pairs of pixels that the read-in averages."""
+        level = geometry(self.network, self.shape, False).levels[-1]
+        pixels = float(level[0] * level[1])
+        return 1 / (pixels if self.network.read_in == "flatten" else pixels**2)
+
+    def sums(self, side: Side, targets: Side, *, half: bool = False) -> np.ndarray:
+        """K and Θ at the read-in, (2, n1, n2) in float64; with `half`, where j ≥ i at least."""
+        n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
+        blocks = len(arrays["y"])
+        length = max(1, n * blocks // (32 * threads()))
+        firsts = [i // self.lanes if half else 0 for i in range(n)]
+        tasks = [
+            (i, j, min(j + length, blocks)) for i, first in enumerate(firsts) for j in range(first, blocks, length)
+        ]
+        out = np.zeros((2, n, blocks * self.lanes))
+        self._run([(planes_jit.FORTH, *task, 0) for task in tasks], nngp=self.nngp, sums=out, **arrays)
+        return out[:, :, : len(targets.x)] * self._normal()
+
+    def own_sums(self, side: Side, *, nngp: bool) -> np.ndarray:
+        """K and Θ at the read-in of each image with itself, (2, n)."""
+        arrays = self._targets(side)
+        out = np.zeros((2, 1, len(arrays["y"]) * self.lanes))
+        tasks = [(planes_jit.FORTH, -1, j, j + 1, 0) for j in range(len(arrays["y"]))]
+        self._run(tasks, nngp=nngp, sums=out, **arrays)
+        return out[:, 0, : len(side.x)] * self._normal()
+
+    def pull_pairs(self, side: Side, targets: Side, bars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cotangents of K and Θ at the read-in to those of the images and of their own variances d."""
+        n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
+        blocks = len(arrays["y"])
+        # the number of shares does not depend on the machine, so that sums are taken in one order everywhere
+        length = max(1, -(-blocks // -(-64 // max(n, 1))))
+        starts = range(0, blocks, length)
+        tasks = [
+            (planes_jit.BACK, i, j, min(j + length, blocks), i * len(starts) + share)
+            for i in range(n)
+            for share, j in enumerate(starts)
+        ]
+        x_bar, d_bar = (np.zeros((n * len(starts), m)) for m in (side.x.shape[1], self.maps))
+        padded = self._padded(bars, blocks)
+        self._run(tasks, nngp=self.nngp, bars=padded, x_bar=x_bar, d_bar=d_bar, **arrays)
+        return x_bar.reshape(n, len(starts), side.x.shape[1]).sum(1), d_bar.reshape(n, len(starts), self.maps).sum(1)
+
+    def pull_own(self, side: Side, bars: Side) -> np.ndarray:
+        """Cotangents of images, of their variances d and of that at the read-in to one of the images alone."""
+        n, x_bar, d_bar = len(side.x), bars.x, bars.d
+        if self.needs_variance:
+            x_more, d_more = self._pull_variance(side, bars.variance)
+            x_bar, d_bar = x_bar + x_more, d_bar + d_more
+        if self.maps == 0 or n == 0:
+            return x_bar
+        y, maps_bar = pack(side.x), pack(d_bar.astype(self.dtype))
+        maps, image_bar = np.empty_like(maps_bar), np.empty_like(y)
+        tasks = [(planes_jit.OWN, 0, j, j + 1, 0) for j in range(len(y))]
+        self._run(tasks, own=True, y=y, maps=maps, maps_bar=maps_bar, image_bar=image_bar)
+        return x_bar + unpack(image_bar, n)
+
+    def _pull_variance(self, side: Side, bar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The cotangent of each image's variance at the read-in to those of the image and of its variances d."""
+        arrays = self._targets(side)
+        blocks = len(arrays["y"])
+        bars = self._padded(np.stack([bar, np.zeros_like(bar)])[:, None], blocks)
+        x_bar, d_bar = (np.zeros((blocks, m * self.lanes)) for m in (side.x.shape[1], self.maps))
+        tasks = [(planes_jit.BACK, -1, j, j + 1, j) for j in range(blocks)]
+        self._run(tasks, bars=bars, x_bar=x_bar, d_bar=d_bar, **arrays)
+        # the image stands on both sides, and the derivative to either is the same
+        return 2 * unpack(x_bar, len(bar), self.lanes), 2 * unpack(d_bar, len(bar), self.lanes)
+
+    def _padded(self, bars: np.ndarray, blocks: int) -> np.ndarray:
+        """Cotangents of the read-in's averages as those of its sums, 0 in the lanes that only fill up."""
+        out = np.zeros((*bars.shape[:2], blocks * self.lanes), self.dtype)
+        out[:, :, : bars.shape[2]] = bars * self._normal()
+        return out
+
+    def _support(self, side: Side) -> dict[str, np.ndarray]:
+        s, r = side.roots()
+        return {"x": side.x, "xs": s, "xr": r}
+
+    def _targets(self, side: Side) -> dict[str, np.ndarray]:
+        s, r = side.roots()
+        return {"y": pack(side.x), "ys": pack(s), "yr": pack(r)}
+
+    def _run(self, tasks: list[tuple[int, ...]], *, own: bool = False, nngp: bool = True, **arrays: np.ndarray) -> None:
+        """Do the tasks of `planes_jit.run` on all cores."""
+        plan, vectors = self._plan(own, nngp)
+        empty = {name: np.empty((0,) * dim, dtype or self.dtype) for name, (dim, dtype) in _EMPTY.items()}
+        batch = planes_jit.Batch(**{**empty, **arrays})
+        rows = np.array(tasks, np.int64)
+        memory = [_aligned(vectors * self.lanes, dtype=self.dtype) for _ in range(min(threads(), len(tasks)))]
+        spread(len(tasks), lambda worker, n: planes_jit.run(plan, batch, rows[n], memory[worker]))
+
+    # --- the dense layers
+
+    def read_out(self, sums: np.ndarray, side: Side, targets: Side) -> np.ndarray:
+        """The kernel's values from K and Θ at the read-in."""
+        if not self.network.hidden:
+            sw, sb = self.params.values()
+            return (sw * (sums[0] if self.nngp else sums[0] + sums[1]) + sb).astype(self.dtype)
+        with precision(np.float64):
+            variances = _broadcast(sums, side, targets)
+            return np.asarray(_dense(self.recipe, self.shape, sums, *variances, self.params)).astype(self.dtype)
+
+    def read_out_back(
+        self, sums: np.ndarray, side: Side, targets: Side, cotangent: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The cotangent of the kernel's values to those of K and Θ at the read-in and of the support's variance there."""
+        if not self.network.hidden:
+            bar = self.params["weight_variance"] * cotangent
+            return np.stack([bar, np.zeros_like(bar) if self.nngp else bar]), np.zeros(len(side.x))
+        with precision(np.float64):
+            variances = _broadcast(sums, side, targets)
+            bars = _dense_back(self.recipe, self.shape, sums, *variances, self.params, cotangent)
+            return np.asarray(bars[0]), np.asarray(bars[1]).sum(1)
+
+
+def _broadcast(sums: np.ndarray, side: Side, targets: Side) -> tuple[np.ndarray, np.ndarray]:
+    """Variances at the read-in as matrices; one row of pairs where each image stands with itself."""
+    if sums.ndim == 2:
+        return np.asarray(side.variance, np.float64), np.asarray(targets.variance, np.float64)
+    shape = sums.shape[1:]
+    v1, v2 = side.variance[:, None], targets.variance[None]
+    return np.broadcast_to(v1, shape).astype(np.float64), np.broadcast_to(v2, shape).astype(np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _dense(recipe: Recipe, shape: Any, sums: Any, v1: Any, v2: Any, params: Params) -> Any:
+    return read_out(recipe, State(sums[0], None if recipe.nngp else sums[1]), v1, v2, shape, params)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _dense_back(recipe: Recipe, shape: Any, sums: Any, v1: Any, v2: Any, params: Params, cotangent: Any) -> Any:
+    return jax.vjp(lambda s, v: _dense(recipe, shape, s, v, v2, params), sums, v1)[1](cotangent)
+
+
+@functools.lru_cache(maxsize=64)
+def _mirrors(network: Network, shape: tuple[int, ...]) -> bool:
+    """Whether a mirrored image has mirrored variances: not where pooling drops a last column."""
+    return all(level.width % 2 == 0 for level in levels(network, shape)[:-1])
+
+
+@functools.lru_cache(maxsize=64)
+def _mirror_index(network: Network, shape: tuple[int, ...]) -> np.ndarray:
+    """Where each number of a row of own variances comes from when the image is mirrored; the last one stays."""
+    parts, at = [], 0
+    for level in levels(network, shape, own=True):
+        for layer in level.layers:
+            if layer == "relu":
+                area = level.height * level.width
+                parts.append(np.arange(at, at + area).reshape(level.height, level.width)[:, ::-1].ravel())
+                at += area
+    return np.concatenate([*parts, [at]]).astype(np.intp)
