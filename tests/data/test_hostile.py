@@ -341,6 +341,17 @@ def test_one_long_class_does_not_widen_the_others(tmp_path: Path) -> None:
         assert isinstance(outcome(tmp_path / "own.npz"), str)
 
 
+def test_a_chunk_longer_than_its_file_is_not_allocated(tmp_path: Path) -> None:
+    data = picture("PNG")
+    at = data.index(b"IDAT")
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "1.png").write_bytes(data)
+    (tmp_path / "a" / "2.png").write_bytes(data[: at - 4] + struct.pack(">I", 2**31 - 1) + data[at:])
+    with bounded():
+        outcome(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "", "."])
 def test_impossible_paths_end_in_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

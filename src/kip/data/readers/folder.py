@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import unicodedata
 import warnings
 from collections import Counter
@@ -25,6 +27,8 @@ _GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N"})
 _ASIDE = frozenset({"__macosx"})
 
 Size = tuple[int, int]
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow's remarks on damaged files would go to the terminal
 
 
 @dataclass
@@ -123,10 +127,12 @@ def _read_image(path: Path, size: Size | None, limit: int) -> np.ndarray:
     from PIL import Image, ImageOps
 
     most = min(LARGEST_IMAGE, limit // 4)
+    check_memory(path, path.stat().st_size, limit)
+    data = path.read_bytes()  # whole: a decoder that asks a file for what a header promises would get that much memory
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on odd metadata, and on sizes, which are checked here
-            with Image.open(path, formats=_FORMATS) as image:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 width, height = image.size
                 if width * height > most:
                     raise _TooLargeError
