@@ -1,0 +1,95 @@
+"""The command line: `kip COMMAND`. One file a command group; this one parses, calls, and answers for failures.
+
+Bad input is one line on stderr and exit status 2; a run that diverged or ran out of memory exits 1, one that was
+interrupted as the signal has it. Commands import what computes only when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, CycloptsError
+from cyclopts.config import Dict
+
+from kip._version import __version__
+from kip.cli import bench, data, distill, evaluate, label_solve, options
+
+BAD_INPUT, FAILED = 2, 1
+
+
+def build(config: Sequence[Any] = ()) -> App:
+    """The commands as one app, with what a configuration file says."""
+    app = App(
+        name="kip",
+        version=__version__,
+        help="Distil a labelled data set into a very small one that trains nearly as well.\n\n"
+        "`kip distill` needs no option and takes seconds: start with it. Every\n"
+        "command has its own --help, with examples.",
+        help_format="plaintext",
+        config=list(config),
+    )
+    app.command(data.app)
+    for rank, command in enumerate((distill.distill, label_solve.label_solve, evaluate.evaluate, bench.bench)):
+        app.command(command, sort_key=rank)
+    return app
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run the command line on `tokens`, by default those of this process; give the exit status."""
+    _forgive_encodings()
+    tokens = options.with_augment_named(sys.argv[1:] if tokens is None else list(tokens))
+    try:
+        app = build(_config(tokens))
+        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except KeyboardInterrupt:
+        return _failed("interrupted", 130)
+    except CycloptsError as error:
+        return _failed(str(error), BAD_INPUT)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (ValueError, OSError) as error:
+        return _failed(_words(error), BAD_INPUT)
+    except (MemoryError, ArithmeticError) as error:
+        return _failed(str(error) or "out of memory; use a smaller --size, --batch or --targets", FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _config(tokens: Sequence[str]) -> list[Any]:
+    """The source of what `--config` says; `--resume` reads the run's own."""
+    path = options.value_of("--config", tokens)
+    if "--resume" in tokens and path is None:
+        path = options.value_of("--out", tokens)
+    if path is None:
+        return []
+    commands, _, _ = build().parse_commands(tokens)
+    table = options.read_config(path, commands)
+    return [Dict(table, source=str(path), use_commands_as_keys=False)]
+
+
+def _failed(words: str, status: int) -> int:
+    print("kip:", " ".join(words.split()), file=sys.stderr)
+    return status
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, with the file it went wrong at."""
+    if isinstance(error, OSError) and error.strerror:
+        at = f"{Path(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
+        return f"{at}{error.strerror.lower()}"
+    return str(error)
+
+
+def _forgive_encodings() -> None:
+    """Print a question mark where a terminal cannot show a letter, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""What `distill` and `label-solve` share: data and device made ready, runs repeated over seeds, results written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from kip import runs
+from kip._version import __version__
+from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
+from kip.cli.progress import Interrupt, console, say, working
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kip.api import Options, Task
+    from kip.artefact import DistilledSet
+    from kip.cli.measure import Measured
+    from kip.data import Dataset
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one run came to: its folder, its test accuracy, and the exit status it asks for."""
+
+    folder: Path
+    seed: int
+    accuracy: float
+    status: int = 0
+
+
+def use_device(name: str | None) -> None:
+    """Make `name`, a platform with an index after a colon, the device JAX computes on."""
+    if name is None:
+        return
+    import jax
+
+    platform, _, index = name.partition(":")
+    try:
+        device = jax.devices(platform)[int(index or 0)]
+    except (RuntimeError, IndexError, ValueError):
+        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        raise ValueError(f"`--device` {name!r} is not on this machine, which has {known}") from None
+    jax.config.update("jax_default_device", device)
+
+
+def load_data(options: DataOptions, *, quiet: bool = False) -> Dataset:
+    """The data set asked for, with a word of what it is and of what had to be done to get it."""
+    from kip.data import load
+
+    dataset = load(options.data, label=_column(options.label), resize=options.resize, source=options.source, say=say)
+    if not quiet:
+        shape = "×".join(map(str, dataset.x_train.shape[1:]))
+        say(
+            f"{dataset.name}: {len(dataset.x_train):,} training and {len(dataset.x_test):,} test points of {shape}, "
+            f"{len(dataset.classes)} classes"
+        )
+    for note in dataset.notes:
+        say(f"  {note}")
+    return dataset
+
+
+def _column(label: str | None) -> str | int | None:
+    return int(label) if label is not None and label.lstrip("-").isdigit() else label
+
+
+def class_names(dataset: Dataset) -> tuple[Any, ...]:
+    """The classes as labels: integers where all of them are, so that what is predicted compares with the data's own."""
+    if all(name.isascii() and str(name).lstrip("-").isdigit() and str(int(name)) == name for name in dataset.classes):
+        return tuple(int(name) for name in dataset.classes)
+    return dataset.classes
+
+
+def api_options(dataset: Dataset, *groups: Any) -> Options:
+    """The options of the library out of those of the command line."""
+    from kip.api import Options
+
+    given = kept(*groups)
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"`--{name.replace('_', '-')}` must be a finite number; got {value}")
+    if given["size"] is None:
+        given["size"] = max(10, len(dataset.classes))
+    if given.get("augment") is not None:
+        given["augment"] = _augmentation(given["augment"], dataset.kind)
+    names = {field.name for field in dataclasses.fields(Options)}
+    return Options(**{name: value for name, value in given.items() if name in names})
+
+
+def _augmentation(name: str, kind: str) -> str:
+    if name not in AUGMENTATIONS:
+        raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {name!r}")
+    if name != "auto":
+        return name
+    return "photos" if kind == "photos" else "digits"  # small shifts and turns harm least where nothing is known
+
+
+def ready(dataset: Dataset, options: Options) -> Task:
+    """The data prepared for the library."""
+    import numpy as np
+
+    from kip.api import prepare
+
+    classes = class_names(dataset)
+    labels = np.asarray(classes)[dataset.y_train]
+    return prepare(dataset.x_train, labels, options, classes=classes, kind=dataset.kind)
+
+
+def described(
+    command: str, task: Task, groups: Sequence[Any], more: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What `config.json` holds: every option of `groups` as it was used, so that `--config` repeats the run."""
+    given = {**kept(*groups), **more}
+    used = {name: value for name, value in dataclasses.asdict(task.options).items() if name in given}
+    return {"command": command, "version": __version__, **given, **used, "data": _lasting(given["data"])}
+
+
+def _lasting(data: str) -> str:
+    """The data set's name, or its path as it is found from anywhere."""
+    from kip.data import NAMES
+
+    name = data.strip().lower()
+    return name if name in NAMES else str(Path(data).expanduser().resolve())
+
+
+def over_seeds(running: RunOptions, one: Callable[[int, Path | None], Done]) -> int:
+    """Run `one(seed, out)` for each seed, and say what they came to together; give the exit status."""
+    seeds = range(running.seed, running.seed + running.seeds)
+    if running.seeds == 1:
+        return one(running.seed, running.out).status
+    outs = [None if running.out is None else running.out / f"s{seed}" for seed in seeds]
+    for out in outs:
+        if out is not None:
+            runs.check_free(out)
+    done: list[Done] = []
+    for seed, out in zip(seeds, outs, strict=True):
+        done.append(one(seed, out))
+        if done[-1].status:
+            return done[-1].status
+    _print_seeds(done)
+    return 0
+
+
+def _print_seeds(done: Sequence[Done]) -> None:
+    import numpy as np
+
+    accuracies = np.array([run.accuracy for run in done])
+    table = Table(title=f"{len(done)} seeds", title_justify="left", title_style="bold")
+    table.add_column("seed", justify="right")
+    table.add_column("test accuracy", justify="right")
+    table.add_column("folder")
+    for run in done:
+        table.add_row(str(run.seed), f"{100 * run.accuracy:.2f} %", str(run.folder))
+    console.print(table)
+    say(f"mean {100 * accuracies.mean():.2f} %, standard deviation {100 * accuracies.std(ddof=1):.2f}")
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a run knows about itself beside what is measured of its set: how it went and how to draw it."""
+
+    config: dict[str, Any]
+    stopped: str
+    seconds: dict[str, float]
+    more: dict[str, Any]
+    pictures: Callable[[DistilledSet, Path], None]
+
+
+def conclude(
+    run: runs.Run,
+    small: DistilledSet,
+    task: Task,
+    dataset: Dataset,
+    running: RunOptions,
+    of: SetOptions,
+    story: Story,
+    interrupt: Interrupt,
+) -> Done:
+    """Save, measure, draw and print; `metrics.json` comes last and makes the run a finished one.
+
+    The set is saved before it is measured: what took long to learn is on the disk before anything else can fail.
+    """
+    from kip.cli import measure
+
+    small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
+    small.save(run.folder, overwrite=True)
+    start = time.monotonic()
+    measured = measure.measure(small, task, dataset, running.draws, running.full, interrupt)
+    small = dataclasses.replace(small, results=measured.headline())
+    small.save(run.folder, overwrite=True)
+    with working("drawing pictures"):
+        story.pictures(small, run.folder)
+    spent = {**story.seconds, "measuring": time.monotonic() - start}
+    stopped = "interrupted" if interrupt() else story.stopped
+    run.finish(
+        {
+            **measured.metrics,
+            **story.more,
+            "stopped": stopped,
+            "seconds": round(story.seconds["learning"], 3),
+            "seconds_by_part": {name: round(value, 3) for name, value in spent.items()},
+            "seed": task.options.seed,
+            "config": story.config,
+        }
+    )
+    _say_done(run.folder, small, measured, dataset, of, interrupt)
+    return Done(run.folder, task.options.seed, measured.metrics["test_accuracy"], interrupt.status)
+
+
+def _say_done(
+    folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, of: SetOptions, interrupt: Interrupt
+) -> None:
+    console.print(measured.table(f"{dataset.name}, {of.kernel}, seed {small.seed}"))
+    if interrupt():
+        say("interrupted: the set was saved as it stands")
+    say(f"saved in {folder}   load it with  kip.load({str(folder)!r})")
+
+
+def natural(task: Task) -> np.ndarray:
+    """The training points that the seed draws, before any corruption."""
+    from kip.sampling import Stream, balanced, generator
+
+    problem = task.problem
+    rng = generator(task.options.seed, Stream.INIT)
+    return problem.train.x[balanced(problem.codes, problem.classes, task.config.size, key=rng)]
+
+
+def draw_set(small: DistilledSet, folder: Path, columns: Sequence[tuple[str, np.ndarray]]) -> None:
+    """Write images.png, points in `columns` beside one another (preprocessed), and labels.png."""
+    from kip.files import write_atomic
+    from kip.report import pictures
+
+    if small.x.ndim == 4:
+        shown = [(title, small.preprocess.invert(x)) for title, x in columns]
+        write_atomic(folder / "images.png", pictures.images(shown, small.y, small.classes))
+    write_atomic(folder / "labels.png", pictures.labels(small.y, small.classes))
+
+
+def short(name: str) -> str:
+    """A data set's name without the ending of its file."""
+    return Path(name).stem if Path(name).suffix.lower() in (".csv", ".tsv", ".txt", ".npz") else name

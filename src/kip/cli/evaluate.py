@@ -1,0 +1,195 @@
+"""`kip evaluate`: a distilled set's accuracy under kernels it was not made for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from kip import runs
+from kip._version import __version__
+from kip.cli import common
+from kip.cli.options import CONFIG_HELP, DATA, RUNNING, DataOptions
+from kip.cli.progress import console, say, working
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kip.artefact import DistilledSet
+    from kip.data import Dataset
+
+USUAL = ("rbf", "fc1", "fc2")
+"""Kernels tried where none is named: those that cost little."""
+
+
+def evaluate(
+    run: Annotated[list[Path], Parameter(help="Folders of runs, or of distilled sets.", negative="")],
+    /,
+    *,
+    kernels: Annotated[
+        str | None,
+        Parameter(
+            show_default=lambda _: "those it was made for, " + ",".join(USUAL),
+            help="Kernels with commas between; a network's name means its NTK and its NNGP, fc1:nngp one of them.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, Parameter(group=DATA, show_default=lambda _: "that of the run", help="Data to be tested on.")
+    ] = None,
+    label: Annotated[str | None, Parameter(group=DATA, help="Column of a .csv that holds the classes.")] = None,
+    resize: Annotated[int | None, Parameter(group=DATA, help="Bring the images of a folder to this size.")] = None,
+    picture: Annotated[
+        Path | None,
+        Parameter(
+            group=RUNNING, show_default=lambda _: "evaluate.png beside the runs", help="The matrix of many runs."
+        ),
+    ] = None,
+    device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None,
+    config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None,
+) -> int:
+    """Score distilled sets on test data under kernels of your choice.
+
+    Shows whether a set carries over to kernels it was not made for. Writes
+    evaluate.json into each folder, and draws a matrix when there are several.
+
+    For example:
+
+        kip evaluate runs/digits-rbf-10-s0
+        kip evaluate runs/mnist-rbf-100-s0 --kernels rbf,fc1,conv2
+        kip evaluate runs/mnist-* --kernels fc1,fc2 --picture transfer.png
+    """
+    del config  # read before the command is called
+    from kip.artefact import load
+
+    common.use_device(device)
+    sets = [load(folder) for folder in run]
+    places = [_data_of(folder, data, label, resize) for folder in run]
+    specs = _specs(kernels, sets)
+    found = []
+    loaded: dict[DataOptions, Dataset] = {}
+    for folder, small, place in zip(run, sets, places, strict=True):
+        if place not in loaded:
+            loaded[place] = common.load_data(place)
+        found.append(_scored(small, loaded[place], specs, folder.name))
+        _write(folder, place, loaded[place], found[-1])
+    console.print(_table(run, sets, found))
+    if len(run) > 1:
+        place_of_picture = picture or _beside(run)
+        _draw(place_of_picture, [folder.name for folder in run], found)
+        say(f"drawn in {place_of_picture}")
+    say(f"written to {', '.join(str(folder / 'evaluate.json') for folder in run)}")
+    return 0
+
+
+def _data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
+    """The data given, or those of the run."""
+    if data is not None:
+        return DataOptions(data=data, label=label, resize=resize)
+    if not (folder / runs.CONFIG).is_file():
+        raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
+    stored = runs.read_config(folder)
+    names = ("data", "label", "resize", "source")
+    place = DataOptions(**{name: stored[name] for name in names if stored.get(name) is not None})
+    changed = {name: value for name, value in (("label", label), ("resize", resize)) if value is not None}
+    return dataclasses.replace(place, **changed)  # type: ignore[arg-type]
+
+
+def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:
+    """The kernels to score under, in canonical spelling; those of networks as NTK and as NNGP."""
+    from kip.kernels import family, kernel
+
+    if kernels is not None:
+        given = [name.strip() for name in kernels.split(",") if name.strip()]
+        if not given:
+            raise ValueError(f"`--kernels` names no kernel; got {kernels!r}. Write rbf,fc1")
+    else:
+        given = [*dict.fromkeys(small.kernel for small in sets), *USUAL]
+    specs: list[str] = []
+    for name in given:
+        if "+" in name:
+            specs.append("+".join(k.spec for k in family(name)))
+        else:
+            specs += [kernel(twin).spec for twin in _twins(name)]
+    return list(dict.fromkeys(specs))
+
+
+def _twins(name: str) -> tuple[str, ...]:
+    """A network's NTK and NNGP, unless the name says which of them."""
+    network = re.match(r"(fc|conv|convnet|myrtle)\d", name.lower())
+    said = {"ntk", "nngp"} & set(name.lower().split(":"))
+    return (name, f"{name}:nngp") if network and not said else (name,)
+
+
+def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str) -> dict[str, float]:
+    import numpy as np
+
+    codes = _codes(small, dataset)
+    found = {}
+    for spec in specs:
+        with working(f"{name} under {spec}"):
+            scores = small.scores(dataset.x_test, None if spec == small.kernel else spec)
+        found[spec] = float(np.mean(np.argmax(scores, axis=1) == codes))
+    return found
+
+
+def _codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
+    """The test labels as indices of the set's classes."""
+    import numpy as np
+
+    index = {str(name): code for code, name in enumerate(small.classes)}
+    unknown = [name for name in dataset.classes if name not in index]
+    if unknown:
+        raise ValueError(f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know")
+    return np.array([index[name] for name in dataset.classes])[dataset.y_test]
+
+
+def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, float]) -> None:
+    from kip.files import write_json
+
+    about = {"version": __version__, "data": place.data, "test_size": len(dataset.x_test)}
+    write_json(folder / "evaluate.json", {**about, "test_accuracy": found})
+
+
+def _table(folders: Sequence[Path], sets: Sequence[DistilledSet], found: Sequence[dict[str, float]]) -> Table:
+    """Kernels down, runs across; a star where a set was made for the kernel."""
+    table = Table(title="test accuracy, %", title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("kernel")
+    for folder in folders:
+        table.add_column(folder.name, justify="right", overflow="fold")
+    for spec in found[0]:
+        cells = [
+            f"[bold green]{100 * row[spec]:.2f} *[/]" if spec in _made_for(small) else f"{100 * row[spec]:.2f}  "
+            for small, row in zip(sets, found, strict=True)
+        ]
+        table.add_row(spec + _kind(spec), *cells)
+    table.caption, table.caption_justify = "* made for this kernel", "left"
+    return table
+
+
+def _made_for(small: DistilledSet) -> set[str]:
+    return {small.kernel, *(kernel.spec for kernel in small.kernels)}
+
+
+def _kind(spec: str) -> str:
+    return "" if len(_twins(spec)) == 1 else " [dim]NTK[/]"
+
+
+def _beside(folders: Sequence[Path]) -> Path:
+    return Path(os.path.commonpath([folder.resolve().parent for folder in folders])) / "evaluate.png"
+
+
+def _draw(path: Path, names: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
+    import numpy as np
+
+    from kip.files import write_atomic
+    from kip.report import pictures
+
+    values = np.array([list(row.values()) for row in found])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, pictures.matrix(values, names, list(found[0]), "distilled set", "tested under"))

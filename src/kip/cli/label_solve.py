@@ -1,0 +1,68 @@
+"""`kip label-solve`: the best labels for natural images, in closed form."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kip import runs
+from kip.cli import common
+from kip.cli.options import USUAL_DATA, USUAL_RUN, USUAL_SET, DataOptions, RunOptions, SetOptions
+from kip.cli.progress import Interrupt, working
+
+if TYPE_CHECKING:
+    from kip.artefact import DistilledSet
+    from kip.data import Dataset
+
+
+def label_solve(
+    *,
+    data: DataOptions = USUAL_DATA,
+    of: SetOptions = USUAL_SET,
+    running: RunOptions = USUAL_RUN,
+) -> int:
+    """Solve for the best labels of a few natural images, in closed form.
+
+    The images are drawn at random with all classes alike; their labels are the
+    minimum-norm solution of one least-squares problem, without steps or rates.
+    The run folder is like that of kip distill, without a history.
+
+    For example:
+
+        kip label-solve --data mnist --size 500
+        kip label-solve --data cifar10 --size 100 --kernel convnet3:nngp
+        kip label-solve --data mnist --size 100 --seeds 5
+    """
+    common.use_device(running.device)
+    dataset = common.load_data(data)
+
+    def one(seed: int, out: Path | None) -> common.Done:
+        return _solve(dataset, data, of, dataclasses.replace(running, seed=seed, out=out))
+
+    return common.over_seeds(running, one)
+
+
+def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOptions) -> common.Done:
+    from kip.api import solve_task
+
+    start = time.monotonic()
+    options = common.api_options(dataset, data, of, running)
+    options = dataclasses.replace(options, labels="solved", augment="none")
+    task = common.ready(dataset, options)
+    config = common.described("label-solve", task, (data, of, running))
+    name = runs.run_name(common.short(dataset.name), options.kernel, options.size, options.seed, kind="label-solve")
+    with runs.opened(name, running.out) as run, Interrupt() as interrupt:
+        run.configure(config)
+        prepared = time.monotonic()
+        with working(f"solving for the labels of {options.size} of {len(task.problem.train):,} points"):
+            small = solve_task(task)
+        spent = {"preparing": prepared - start, "learning": time.monotonic() - prepared}
+
+        def draw(small: DistilledSet, folder: Path) -> None:
+            corrupted = [("original", common.natural(task))] if small.corruption.rho else []
+            common.draw_set(small, folder, [*corrupted, ("natural images" if not corrupted else "corrupted", small.x)])
+
+        story = common.Story(config, "solved", spent, {"labels": "solved"}, draw)
+        return common.conclude(run, small, task, dataset, running, of, story, interrupt)

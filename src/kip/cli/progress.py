@@ -1,0 +1,161 @@
+"""What is seen while a run goes on, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+console = Console(highlight=False, soft_wrap=False)
+"""Where commands print; it finds `sys.stdout` when it prints."""
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM, taken as a wish to stop after the step at hand; said twice, at once.
+
+    Use as a context: inside it `requested` is the signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.requested is not None:
+            raise KeyboardInterrupt
+        self.requested = number
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.requested is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status by which a shell knows the signal; 0 where none came."""
+        return 0 if self.requested is None else 128 + self.requested
+
+
+class Ticker(Protocol):
+    """Shows a step."""
+
+    def __call__(self, step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
+        """`judged` and `accuracy` (on the validation split) are of the last judgement, None where there was none."""
+
+
+@contextlib.contextmanager
+def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[Ticker]:
+    """A bar with step, loss, rate and time left on a terminal; elsewhere a plain line a judgement."""
+    pace = _Pace(total, start, budget)
+    if not console.is_terminal:
+        yield _lines(pace)
+        return
+    columns = (
+        TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=None),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("[dim]{task.fields[rate]}"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, expand=True) as bar:
+        task = bar.add_task("", total=total, completed=start, loss="…", rate="", left="compiling")
+
+        def show(step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
+            del judged
+            pace.at(step)
+            watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
+            bar.update(task, completed=step, loss=f"{loss:.4g}{watched}", rate=pace.rate, left=f"{pace.left} left")
+
+        yield show
+
+
+def _lines(pace: _Pace) -> Ticker:
+    def show(step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
+        del loss  # of a batch: it says little on its own
+        pace.at(step)
+        if judged is None:
+            return
+        watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
+        count = f"{step:>{len(str(pace.total))}}/{pace.total}"
+        say(f"step {count}  loss {judged:.4g}{watched}  {pace.rate}  {pace.left} left")
+
+    return show
+
+
+class _Pace:
+    """Steps a second since the first step, which compiles, and what is left."""
+
+    def __init__(
+        self, total: int, start: int, budget: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total, self.step, self.clock = total, start, clock
+        self.first: tuple[float, int] | None = None
+        self.end = None if budget is None else clock() + budget
+        self.now = clock()
+
+    def at(self, step: int) -> None:
+        self.step, self.now = step, self.clock()
+        self.first = self.first or (self.now, step)
+
+    @property
+    def per_second(self) -> float:
+        if self.first is None or self.step == self.first[1]:
+            return 0.0
+        return (self.step - self.first[1]) / max(self.now - self.first[0], 1e-9)
+
+    @property
+    def rate(self) -> str:
+        rate = self.per_second
+        return "" if not rate else f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
+
+    @property
+    def left(self) -> str:
+        guesses = [(self.total - self.step) / self.per_second] if self.per_second else []
+        guesses += [] if self.end is None else [max(self.end - self.now, 0)]
+        return duration(min(guesses)) if guesses else "?"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(75.2), duration(3.26), duration(7300)
+    ('1:15', '3.3 s', '2:01:40')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def say(text: str) -> None:
+    """Print a line as it is: neither markup nor wrapping."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """A spinner with a word of what is being done, on a terminal; a line elsewhere."""
+    if console.is_terminal:
+        with console.status(text):
+            yield
+    else:
+        say(text)
+        yield

@@ -1,0 +1,1 @@
+"""Pictures and pages, drawn from what a run has saved."""

@@ -1,0 +1,186 @@
+"""The pictures of a run as PNG: images before and after, the course of the loss, the labels, a matrix of accuracies.
+
+Drawn on matplotlib's Agg canvas without pyplot: no window system is asked for, and no state is shared.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from kip import gallery
+
+INK, FAINT, ACCENT, SECOND = "#22303c", "#b9c4cd", "#1f6fb2", "#c8553d"
+DPI = 144
+MOST_NAMES = 30
+"""More classes than this are numbered on an axis, not named."""
+
+
+def images(columns: Sequence[tuple[str, np.ndarray]], y: np.ndarray, classes: Sequence[Any]) -> bytes:
+    """Sets of images beside one another, each under its title, sorted by class and captioned with it.
+
+    `columns` pairs a title with images (n, h, w, ch), all of the same n points; `y` are the points' labels.
+    """
+    codes = np.argmax(y, axis=1)
+    rows = shown(codes, gallery.MOST)
+    captions = [str(classes[code]) for code in codes[rows]]
+    titled = [(title if len(rows) == len(y) else f"{title} ({len(rows)} of {len(y)})", x[rows]) for title, x in columns]
+    across = min(10, max(2, math.ceil(math.sqrt(len(rows)))), len(rows))
+    if len(rows) == 10:
+        across = 5  # two lines of five: as digits are read
+    buffer = io.BytesIO()
+    gallery.sheet(titled, captions, columns=across).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def shown(codes: np.ndarray, most: int) -> np.ndarray:
+    """Rows sorted by class, at most `most`, taken from every class in turn."""
+    turn = np.zeros(len(codes), int)
+    for code in np.unique(codes):
+        members = np.flatnonzero(codes == code)
+        turn[members] = np.arange(len(members))
+    first = np.lexsort((codes, turn))[:most]
+    return first[np.lexsort((first, codes[first]))]
+
+
+def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None:
+    """The loss over the steps, and below it the validation accuracy where it was measured; None without a step."""
+    if not history:
+        return None
+    watched = [entry for entry in history if entry.get("validation_accuracy") is not None]
+    figure = _figure(7.2, 5.6 if watched else 3.8)
+    panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if watched else [figure.subplots()]
+    _loss_panel(panels[0], history)
+    if title:
+        panels[0].set_title(title, loc="left", fontsize=11, color=INK)
+    if watched:
+        _accuracy_panel(panels[1], watched)
+    panels[-1].set_xlabel("step")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _png(figure)
+
+
+def _loss_panel(axes: Any, history: Sequence[Mapping[str, Any]]) -> None:
+    judged = [entry for entry in history if entry.get("judged") is not None]
+    axes.plot([e["step"] for e in history], [e["loss"] for e in history], color=FAINT, linewidth=1.2, label="a batch")
+    if judged:
+        steps, losses = [e["step"] for e in judged], [e["judged"] for e in judged]
+        axes.plot(steps, losses, color=ACCENT, linewidth=1.8, marker="o", markersize=3.5, label="judging subset")
+        best = int(np.argmin(losses))
+        axes.plot(steps[best], losses[best], "o", markersize=9, markerfacecolor="none", color=SECOND, label="kept")
+    values = [e["loss"] for e in history if e["loss"] > 0] + [e["judged"] for e in judged if e["judged"] > 0]
+    if values and max(values) > 4 * min(values):
+        axes.set_yscale("log")
+    axes.set_ylabel("loss a target")
+    axes.legend(frameon=False, fontsize=9)
+    _plain(axes)
+
+
+def _accuracy_panel(axes: Any, watched: Sequence[Mapping[str, Any]]) -> None:
+    steps, values = [e["step"] for e in watched], [100 * e["validation_accuracy"] for e in watched]
+    axes.plot(steps, values, color=SECOND, linewidth=1.8, marker="o", markersize=3.5)
+    axes.set_ylabel("validation accuracy, %")
+    _plain(axes)
+
+
+def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
+    """The labels as a matrix: a row a point, sorted by class, a column a class; zero is white."""
+    codes = np.argmax(y, axis=1)
+    order = np.lexsort((-y[np.arange(len(y)), codes], codes))
+    n, c = y.shape
+    figure = _figure(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
+    axes = figure.subplots()
+    most = float(np.abs(y).max()) or 1.0
+    drawn = axes.imshow(y[order], cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    _name_columns(axes, classes)
+    sorted_codes = codes[order]
+    edges = np.flatnonzero(np.diff(sorted_codes)) + 0.5
+    if n <= MOST_NAMES:
+        axes.set_yticks(range(n), [_short(classes[code]) for code in sorted_codes], fontsize=8)
+        axes.set_ylabel("point, by its class")
+    else:
+        axes.set_ylabel(f"{n} points, by class")
+        for edge in edges if len(edges) < n // 3 else ():
+            axes.axhline(edge, color=INK, linewidth=0.4)
+    if n * c <= 200:
+        _write_values(axes, y[order], most)
+    axes.set_xlabel("class")
+    axes.tick_params(length=0)
+    _frameless(axes)
+    bar = figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.03)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=2)
+    return _png(figure)
+
+
+def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str) -> bytes:
+    """Accuracies (fractions) as a matrix with its values written in: `rows` by `columns`."""
+    figure = _figure(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
+    axes = figure.subplots()
+    axes.imshow(100 * values, cmap="YlGnBu", aspect="auto", interpolation="nearest")
+    slanted = max(map(len, columns)) > 8
+    turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    axes.set_xticks(range(len(columns)), list(columns), fontsize=9, **turned)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for i, j in np.ndindex(values.shape):
+        shade = "white" if values[i, j] > middle else INK
+        axes.text(j, i, f"{100 * values[i, j]:.1f}", ha="center", va="center", fontsize=9, color=shade)
+    axes.set_xlabel(column_name)
+    axes.set_ylabel(row_name)
+    axes.set_title("test accuracy, %", loc="left", fontsize=11, color=INK)
+    axes.tick_params(length=0)
+    _frameless(axes)
+    return _png(figure)
+
+
+def _write_values(axes: Any, values: np.ndarray, most: float) -> None:
+    for i, j in np.ndindex(values.shape):
+        shade = "white" if abs(values[i, j]) > 0.6 * most else INK
+        axes.text(j, i, f"{values[i, j]:.2f}", ha="center", va="center", fontsize=7, color=shade)
+
+
+def _name_columns(axes: Any, classes: Sequence[Any]) -> None:
+    if len(classes) > MOST_NAMES:
+        return
+    names = [_short(name) for name in classes]
+    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) > 3 else {}
+    axes.set_xticks(range(len(names)), names, fontsize=8, **turned)
+
+
+def _short(name: Any, length: int = 16) -> str:
+    text = str(name)
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plain(axes: Any) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.grid(axis="y", color=FAINT, alpha=0.35, linewidth=0.6)
+
+
+def _frameless(axes: Any) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
