@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ def build(config: Sequence[Any] = ()) -> App:
         config=list(config),
     )
     app.command(data.app)
-    for rank, command in enumerate((distill.distill, label_solve.label_solve, evaluate.evaluate, bench.bench)):
+    commands: list[Callable[..., int]] = [distill.distill, label_solve.label_solve, evaluate.evaluate, bench.bench]
+    for rank, command in enumerate(commands):
         app.command(command, sort_key=rank)
     return app
 

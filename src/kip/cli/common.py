@@ -131,21 +131,38 @@ def _lasting(data: str) -> str:
     return name if name in NAMES else str(Path(data).expanduser().resolve())
 
 
+def check_early(of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
+    """Refuse what can be refused before data are read, which may take a download."""
+    from kip.kernels import family
+
+    if not resume:
+        for out in _outs(running):
+            if out is not None:
+                runs.check_free(out)
+    use_device(running.device)
+    family(of.kernel, running.engine)
+
+
+def _outs(running: RunOptions) -> list[Path | None]:
+    """The folder given for each seed: itself for one seed, and one in it for each of several."""
+    if running.out is None or running.seeds == 1:
+        return [running.out] * running.seeds
+    return [running.out / f"s{seed}" for seed in _seeds(running)]
+
+
+def _seeds(running: RunOptions) -> range:
+    return range(running.seed, running.seed + running.seeds)
+
+
 def over_seeds(running: RunOptions, one: Callable[[int, Path | None], Done]) -> int:
     """Run `one(seed, out)` for each seed, and say what they came to together; give the exit status."""
-    seeds = range(running.seed, running.seed + running.seeds)
-    if running.seeds == 1:
-        return one(running.seed, running.out).status
-    outs = [None if running.out is None else running.out / f"s{seed}" for seed in seeds]
-    for out in outs:
-        if out is not None:
-            runs.check_free(out)
     done: list[Done] = []
-    for seed, out in zip(seeds, outs, strict=True):
+    for seed, out in zip(_seeds(running), _outs(running), strict=True):
         done.append(one(seed, out))
         if done[-1].status:
             return done[-1].status
-    _print_seeds(done)
+    if len(done) > 1:
+        _print_seeds(done)
     return 0
 
 
@@ -167,6 +184,7 @@ def _print_seeds(done: Sequence[Done]) -> None:
 class Story:
     """What a run knows about itself beside what is measured of its set: how it went and how to draw it."""
 
+    title: str
     config: dict[str, Any]
     stopped: str
     seconds: dict[str, float]
@@ -180,7 +198,6 @@ def conclude(
     task: Task,
     dataset: Dataset,
     running: RunOptions,
-    of: SetOptions,
     story: Story,
     interrupt: Interrupt,
 ) -> Done:
@@ -193,7 +210,7 @@ def conclude(
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)
     start = time.monotonic()
-    measured = measure.measure(small, task, dataset, running.draws, running.full, interrupt)
+    measured = measure.measure(small, story.title, task, dataset, running.draws, running.full, interrupt)
     small = dataclasses.replace(small, results=measured.headline())
     small.save(run.folder, overwrite=True)
     with working("drawing pictures"):
@@ -211,17 +228,18 @@ def conclude(
             "config": story.config,
         }
     )
-    _say_done(run.folder, small, measured, dataset, of, interrupt)
+    _say_done(run.folder, small, measured, dataset, interrupt)
     return Done(run.folder, task.options.seed, measured.metrics["test_accuracy"], interrupt.status)
 
 
-def _say_done(
-    folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, of: SetOptions, interrupt: Interrupt
-) -> None:
-    console.print(measured.table(f"{dataset.name}, {of.kernel}, seed {small.seed}"))
+def _say_done(folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, interrupt: Interrupt) -> None:
+    kind = "images" if small.x.ndim == 4 else "points"
+    console.print(
+        measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind)
+    )
     if interrupt():
         say("interrupted: the set was saved as it stands")
-    say(f"saved in {folder}   load it with  kip.load({str(folder)!r})")
+    say(f"saved in {folder}; to use it: kip.load({str(folder)!r}).predict(raw)")
 
 
 def natural(task: Task) -> np.ndarray:

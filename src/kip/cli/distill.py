@@ -70,7 +70,7 @@ def distill(
     """
     budget = None if time_budget is None else seconds(time_budget)
     _check_resume(running, resume)
-    common.use_device(running.device)
+    common.check_early(of, running, resume=resume)
     dataset = common.load_data(data)
 
     def one(seed: int, out: Path | None) -> common.Done:
@@ -167,8 +167,8 @@ class _Distillation:
             common.draw_set(small, folder, _columns(small, task, checkpoint))
             _draw_curve(folder, f"{self.dataset.name} → {len(small)} points, kernel {small.kernel}")
 
-        story = common.Story(config, stopped, spent, more, draw)
-        done = common.conclude(run, small, task, self.dataset, self.running, self.of, story, interrupt)
+        story = common.Story("distilled", config, stopped, spent, more, draw)
+        done = common.conclude(run, small, task, self.dataset, self.running, story, interrupt)
         return dataclasses.replace(done, status=1) if stopped == "diverged" else done
 
 

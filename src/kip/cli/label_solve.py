@@ -35,7 +35,7 @@ def label_solve(
         kip label-solve --data cifar10 --size 100 --kernel convnet3:nngp
         kip label-solve --data mnist --size 100 --seeds 5
     """
-    common.use_device(running.device)
+    common.check_early(of, running)
     dataset = common.load_data(data)
 
     def one(seed: int, out: Path | None) -> common.Done:
@@ -64,5 +64,5 @@ def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOpti
             corrupted = [("original", common.natural(task))] if small.corruption.rho else []
             common.draw_set(small, folder, [*corrupted, ("natural images" if not corrupted else "corrupted", small.x)])
 
-        story = common.Story(config, "solved", spent, {"labels": "solved"}, draw)
-        return common.conclude(run, small, task, dataset, running, of, story, interrupt)
+        story = common.Story("labels solved", config, "solved", spent, {"labels": "solved"}, draw)
+        return common.conclude(run, small, task, dataset, running, story, interrupt)

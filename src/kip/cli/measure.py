@@ -36,7 +36,7 @@ class Row:
     name: str
     accuracy: float
     deviation: float | None
-    images: int
+    points: int
     ratio: float
     epsilon: float | None
 
@@ -53,18 +53,18 @@ class Measured:
         names = ("test_accuracy", "train_loss", "validation_accuracy", "compression_ratio", "epsilon_weak")
         return {name: self.metrics[name] for name in names if self.metrics.get(name) is not None}
 
-    def table(self, title: str) -> Table:
+    def table(self, title: str, kind: str) -> Table:
         """The comparison, for a terminal of 80 columns."""
         table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=60)
         table.add_column("")
-        for heading in ("test accuracy", "images", "compression", "weak ε"):
+        for heading in ("test accuracy", kind, "compression", "weak ε"):
             table.add_column(heading, justify="right")
         for i, row in enumerate(self.rows):
             spread = "" if row.deviation is None else f" ± {100 * row.deviation:.1f}"
             table.add_row(
                 row.name,
                 f"{100 * row.accuracy:.2f}{spread} %",
-                f"{row.images:,}",
+                f"{row.points:,}",
                 f"{row.ratio:,.0f}×",
                 "–" if row.epsilon is None else f"{row.epsilon:.3f}",
                 style="bold green" if i == 0 else None,
@@ -73,9 +73,9 @@ class Measured:
 
 
 def measure(
-    small: DistilledSet, task: Task, dataset: Dataset, draws: int | None, full: bool, interrupt: Interrupt
+    small: DistilledSet, title: str, task: Task, dataset: Dataset, draws: int | None, full: bool, interrupt: Interrupt
 ) -> Measured:
-    """Score `small` on the test set and the training set, and what one would use instead on the test set.
+    """Score `small`, called `title`, on the test and training sets, and what one would use instead on the test set.
 
     After an interrupt only the set itself is scored.
     """
@@ -104,7 +104,7 @@ def measure(
         "original_size": task.original_size,
         "test_size": len(dataset.x_test),
     }
-    rows = [Row("distilled", reached, None, len(small), ratio, epsilon_weak)]
+    rows = [Row(title, reached, None, len(small), ratio, epsilon_weak)]
     rows += [_row(TITLES[name], outcome, whole, len(small), ratio) for name, outcome in others.items()]
     if whole is not None:
         used = len(task.problem.train)

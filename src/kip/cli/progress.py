@@ -81,7 +81,7 @@ def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[T
             del judged
             pace.at(step)
             watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
-            bar.update(task, completed=step, loss=f"{loss:.4g}{watched}", rate=pace.rate, left=f"{pace.left} left")
+            bar.update(task, completed=step, loss=f"{loss:.4g}{watched}", rate=pace.rate, left=pace.left)
 
         yield show
 
@@ -94,7 +94,7 @@ def _lines(pace: _Pace) -> Ticker:
             return
         watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
         count = f"{step:>{len(str(pace.total))}}/{pace.total}"
-        say(f"step {count}  loss {judged:.4g}{watched}  {pace.rate}  {pace.left} left")
+        say(f"step {count}  loss {judged:.4g}{watched}  {pace.rate}  {pace.left}")
 
     return show
 
@@ -108,7 +108,7 @@ class _Pace:
         self.total, self.step, self.clock = total, start, clock
         self.first: tuple[float, int] | None = None
         self.end = None if budget is None else clock() + budget
-        self.now = clock()
+        self.now = self.began = clock()
 
     def at(self, step: int) -> None:
         self.step, self.now = step, self.clock()
@@ -127,9 +127,11 @@ class _Pace:
 
     @property
     def left(self) -> str:
+        if self.step >= self.total:
+            return f"in {duration(self.now - self.began)}"
         guesses = [(self.total - self.step) / self.per_second] if self.per_second else []
         guesses += [] if self.end is None else [max(self.end - self.now, 0)]
-        return duration(min(guesses)) if guesses else "?"
+        return f"{duration(min(guesses))} left" if guesses else ""
 
 
 def duration(seconds: float) -> str:

@@ -8,17 +8,23 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image, ImageDraw, ImageFont
 
 from kip import gallery
 
 INK, FAINT, ACCENT, SECOND = "#22303c", "#b9c4cd", "#1f6fb2", "#c8553d"
 DPI = 144
+ROOM, TITLE = 32, 26
+"""Pixels between sets of images, and for the title over each."""
+
 MOST_NAMES = 30
 """More classes than this are numbered on an axis, not named."""
 
@@ -31,13 +37,30 @@ def images(columns: Sequence[tuple[str, np.ndarray]], y: np.ndarray, classes: Se
     codes = np.argmax(y, axis=1)
     rows = shown(codes, gallery.MOST)
     captions = [str(classes[code]) for code in codes[rows]]
-    titled = [(title if len(rows) == len(y) else f"{title} ({len(rows)} of {len(y)})", x[rows]) for title, x in columns]
-    across = min(10, max(2, math.ceil(math.sqrt(len(rows)))), len(rows))
-    if len(rows) == 10:
-        across = 5  # two lines of five: as digits are read
+    across = 5 if len(rows) == 10 else min(10, len(rows), max(2, math.ceil(math.sqrt(len(rows)))))
+    of = "" if len(rows) == len(y) else f", {len(rows)} of {len(y)}"
+    sheets = [(title + of, gallery.sheet([("", x[rows])], captions, columns=across)) for title, x in columns]
+    return _beside(sheets)
+
+
+def _beside(sheets: Sequence[tuple[str, Image.Image]]) -> bytes:
+    """Pictures of one size side by side, with room between them and a title over each."""
+    font = ImageFont.truetype(_font(), 16)
+    width, height = sheets[0][1].size
+    page = Image.new("RGB", (len(sheets) * (width + ROOM) - ROOM, height + TITLE), gallery.PAPER)
+    draw = ImageDraw.Draw(page)
+    for i, (title, picture) in enumerate(sheets):
+        left = i * (width + ROOM)
+        page.paste(picture, (left, TITLE))
+        draw.text((left + gallery.GAP, 7), title, INK, font=font)
     buffer = io.BytesIO()
-    gallery.sheet(titled, captions, columns=across).save(buffer, "PNG")
+    page.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
+
+
+def _font() -> str:
+    """The font that comes with matplotlib: it has the Greek letters and the accents that Pillow's has not."""
+    return str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 
 
 def shown(codes: np.ndarray, most: int) -> np.ndarray:
@@ -86,7 +109,7 @@ def _loss_panel(axes: Any, history: Sequence[Mapping[str, Any]]) -> None:
 def _accuracy_panel(axes: Any, watched: Sequence[Mapping[str, Any]]) -> None:
     steps, values = [e["step"] for e in watched], [100 * e["validation_accuracy"] for e in watched]
     axes.plot(steps, values, color=SECOND, linewidth=1.8, marker="o", markersize=3.5)
-    axes.set_ylabel("validation accuracy, %")
+    axes.set_ylabel("validation, %")
     _plain(axes)
 
 
@@ -125,13 +148,13 @@ def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_
     figure = _figure(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
     axes = figure.subplots()
     axes.imshow(100 * values, cmap="YlGnBu", aspect="auto", interpolation="nearest")
-    slanted = max(map(len, columns)) > 8
-    turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    long = max(map(len, columns)) > 8
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}
     axes.set_xticks(range(len(columns)), list(columns), fontsize=9, **turned)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=9)
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    dark = np.nanmin(values) + 0.6 * np.ptp(values)
     for i, j in np.ndindex(values.shape):
-        shade = "white" if values[i, j] > middle else INK
+        shade = "white" if values[i, j] > dark else INK
         axes.text(j, i, f"{100 * values[i, j]:.1f}", ha="center", va="center", fontsize=9, color=shade)
     axes.set_xlabel(column_name)
     axes.set_ylabel(row_name)
@@ -142,16 +165,18 @@ def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_
 
 
 def _write_values(axes: Any, values: np.ndarray, most: float) -> None:
+    digits = 2 if most < 10 else 1 if most < 100 else 0
     for i, j in np.ndindex(values.shape):
         shade = "white" if abs(values[i, j]) > 0.6 * most else INK
-        axes.text(j, i, f"{values[i, j]:.2f}", ha="center", va="center", fontsize=7, color=shade)
+        axes.text(j, i, f"{values[i, j]:.{digits}f}", ha="center", va="center", fontsize=7, color=shade)
 
 
 def _name_columns(axes: Any, classes: Sequence[Any]) -> None:
     if len(classes) > MOST_NAMES:
         return
     names = [_short(name) for name in classes]
-    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) > 3 else {}
+    long = max(map(len, names)) > 3
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
     axes.set_xticks(range(len(names)), names, fontsize=8, **turned)
 
 
