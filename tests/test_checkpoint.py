@@ -445,7 +445,7 @@ def test_a_disk_that_is_really_full_leaves_the_last_good_checkpoint(tmp_path):
 def test_a_read_only_disk_says_so(tmp_path):
     mounted(tmp_path, "size=64k,ro")
     try:
-        with pytest.raises(OSError, match=r"Read-only file system.*no earlier one; make the folder writable"):
+        with pytest.raises(OSError, match=r"Read-only file system.*no other; make the folder writable"):
             checkpoint.save(tmp_path, made()[1], {})
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -228,8 +228,8 @@ def _step_of(path: Path) -> int:
 
 
 def _failure(path: Path, size: int, error: OSError) -> str:
-    good = [other for other in _checkpoints(path.parent) if other != path]
-    kept = f"{good[-1].name}, the last good one, is kept" if good else "there is no earlier one"
+    good = _checkpoints(path.parent)
+    kept = f"{good[-1].name}, the last good one, is kept" if good else "there is no other"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     move = "free some space and resume" if full else "make the folder writable and resume"
     return f"could not write {path}, {megabytes(size)} ({error.strerror or error}); {kept}; {move}"
