@@ -187,8 +187,9 @@ def test_clear_removes_checkpoints_and_half_written_ones_alone(tmp_path):
     checkpoint.save(tmp_path, state, {})
     (tmp_path / ".checkpoint-8.safetensors.0123456789abcdef.partial").touch()
     (tmp_path / "metrics.json").touch()
+    (tmp_path / "checkpoint-9.safetensors").mkdir()
     checkpoint.clear(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"metrics.json", "checkpoint-9.safetensors"}
 
 
 def test_no_folder_and_no_checkpoint_give_no_state(tmp_path):

@@ -14,7 +14,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -154,8 +154,7 @@ def clear(folder: Path) -> None:
     if not folder.is_dir():
         return
     remove_partials(folder, "checkpoint-*.safetensors")
-    for path in _checkpoints(folder):
-        path.unlink(missing_ok=True)
+    _remove(_checkpoints(folder))
     flush_folder(folder)
 
 
@@ -216,8 +215,12 @@ def _checkpoints(folder: Path) -> list[Path]:
 def _prune(folder: Path, step: int) -> None:
     """Keep the checkpoint of `step` and what came just before; later ones were found damaged, or are of another run."""
     before = [path for path in _checkpoints(folder) if _step_of(path) <= step]
-    for path in set(_checkpoints(folder)) - set(before[-KEPT:]):
-        if path.is_file():
+    _remove(set(_checkpoints(folder)) - set(before[-KEPT:]))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not path.is_dir():
             path.unlink(missing_ok=True)
 
 
