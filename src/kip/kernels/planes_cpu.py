@@ -463,9 +463,8 @@ class _Engine:
         if not self.network.hidden:
             sw, sb = self.params.values()
             return (sw * (sums[0] if self.nngp else sums[0] + sums[1]) + sb).astype(self.dtype)
-        with precision(np.float64):
-            variances = _broadcast(sums, side, targets)
-            return np.asarray(_dense(self.recipe, self.shape, sums, *variances, self.params)).astype(self.dtype)
+        with precision(self.dtype):
+            return np.asarray(_dense(self.recipe, self.shape, *self._dense_inputs(sums, side, targets)))
 
     def read_out_back(
         self, sums: np.ndarray, side: Side, targets: Side, cotangent: np.ndarray
@@ -474,19 +473,19 @@ class _Engine:
         if not self.network.hidden:
             bar = self.params["weight_variance"] * cotangent
             return np.stack([bar, np.zeros_like(bar) if self.nngp else bar]), np.zeros(len(side.x))
-        with precision(np.float64):
-            variances = _broadcast(sums, side, targets)
-            bars = _dense_back(self.recipe, self.shape, sums, *variances, self.params, cotangent)
+        with precision(self.dtype):
+            inputs = self._dense_inputs(sums, side, targets)
+            bars = _dense_back(self.recipe, self.shape, *inputs, cotangent.astype(self.dtype))
             return np.asarray(bars[0]), np.asarray(bars[1]).sum(1)
 
+    def _dense_inputs(self, sums: np.ndarray, side: Side, targets: Side) -> tuple[Any, ...]:
+        """K and Θ at the read-in, both variances there and the parameters, in one dtype.
 
-def _broadcast(sums: np.ndarray, side: Side, targets: Side) -> tuple[np.ndarray, np.ndarray]:
-    """Variances at the read-in as matrices; one row of pairs where each image stands with itself."""
-    if sums.ndim == 2:
-        return np.asarray(side.variance, np.float64), np.asarray(targets.variance, np.float64)
-    shape = sums.shape[1:]
-    v1, v2 = side.variance[:, None], targets.variance[None]
-    return np.broadcast_to(v1, shape).astype(np.float64), np.broadcast_to(v2, shape).astype(np.float64)
+        One dtype matters: an image with itself must find its own K equal to its variance to the last bit.
+        """
+        v1, v2 = (side.variance, targets.variance) if sums.ndim == 2 else (side.variance[:, None], targets.variance)
+        v1, v2 = (np.broadcast_to(v, sums.shape[1:]) for v in (v1, v2))
+        return sums.astype(self.dtype), v1, v2, {name: self.dtype.type(v) for name, v in self.params.items()}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -445,6 +445,28 @@ def _relu_back(
 
 
 @njit(**_OPTIONS)
+def _conv_back(planes: Any, source: int, target: int, half: int, h: int, w: int, sw: float, ta: float, ntk: bool) -> None:
+    """Cotangents of K and Θ after a convolution to those before it: σ_w² box K̄ + a box Θ̄, and σ_w² box Θ̄."""
+    _apart()
+    row, ninth, ta = w + 2, sw / 9.0, ta / 9.0
+    if not ntk:
+        _box(planes, source, target, h, w, ninth, 0.0, np.int64(0))
+        return
+    _clear_border(planes, target, h, w)
+    _clear_border(planes, target + half, h, w)
+    for r in range(h):
+        at, out = source + r * row, target + (r + 1) * row + 1
+        t0, t1 = _column(planes, at, row), _column(planes, at + 1, row)
+        v0, v1 = _column(planes, at + half, row), _column(planes, at + half + 1, row)
+        for c in range(w):
+            t2, v2 = _column(planes, at + c + 2, row), _column(planes, at + half + c + 2, row)
+            box = v0 + v1 + v2
+            store(planes, out + c, (t0 + t1 + t2) * ninth + box * ta)
+            store(planes, out + half + c, box * ninth)
+            t0, t1, v0, v1 = t1, t2, v1, v2
+
+
+@njit(**_OPTIONS)
 def _to_image(
     planes: Any, start: int, y: Any, x_bar: Any, h: int, w: int, i: int, j: int, width: int, pixels: int, ch: int
 ) -> None:
@@ -452,10 +474,11 @@ def _to_image(
     _apart()
     for r in range(h):
         at, p, q = start + (r + 1) * (w + 2) + 1, i + r * width, j + r * width
-        for k in range(ch):
-            for c in range(w):
-                more = load(planes, at + c) * load(y, k * pixels + q + c)
-                store(x_bar, k * pixels + p + c, load(x_bar, k * pixels + p + c) + more)
+        for c in range(w):
+            k_bar = load(planes, at + c)
+            for k in range(ch):
+                at_x = k * pixels + p + c
+                store(x_bar, at_x, load(x_bar, at_x) + k_bar * load(y, k * pixels + q + c))
 
 
 # --- pools and levels -------------------------------------------------------------------------------------------------
@@ -620,11 +643,7 @@ def _plane_back(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work) 
                 planes, source, target, half, h, w, work.saved, slot, ntk, work.d_bar, plan.convs[c, 1] + i, width
             )
             source, target = target, source
-        _box(planes, source, target, h, w, plan.weight / 9.0, 0.0, np.int64(0))
-        if ntk:
-            _box(planes, source + half, target, h, w, plan.tangents[c, 0] / 9.0, 0.0, np.int64(1))
-            if n > 0 or c > first:
-                _box(planes, source + half, target + half, h, w, plan.weight / 9.0, 0.0, np.int64(0))
+        _conv_back(planes, source, target, half, h, w, plan.weight, plan.tangents[c, 0], ntk)
         source, target = target, source
     if n == 0:
         pixels = level[0] * width
@@ -686,10 +705,8 @@ def _levels_forth(plan: Plan, count: int, sides: Sides, work: Work, sums: Any) -
 
 @njit(inline="always")
 def _levels_back(plan: Plan, sides: Sides, work: Work, k_bar: Any, theta_bar: Any) -> None:
-    """Pull cotangents of the two sums, one a lane, back through all levels into `work.x_bar` and `work.d_bar`."""
+    """Pull cotangents of the two sums, one a lane, back through all levels; added to `work.x_bar`, `work.d_bar`."""
     last = plan.levels.shape[0] - 1
-    _fill(work.x_bar, np.int64(0), plan.sizes[3], 0.0)
-    _fill(work.d_bar, np.int64(0), plan.sizes[4], 0.0)
     for n in range(last, -1, -1):
         h, w, ry, rx = plan.levels[n, 0], plan.levels[n, 1], plan.levels[n, 2], plan.levels[n, 3]
         for oy in range(-ry, ry + 1):
@@ -917,6 +934,9 @@ class Batch(NamedTuple):
 
 OWN, FORTH, BACK = 0, 1, 2
 
+# Cotangents of so many blocks are summed lane by lane before they are added in double precision, which costs more.
+_BLOCKS_SUMMED = 4
+
 
 @njit(**_OPTIONS)
 def run(plan: Plan, batch: Batch, task: Any, memory: Any) -> None:
@@ -944,8 +964,12 @@ def run(plan: Plan, batch: Batch, task: Any, memory: Any) -> None:
                 batch.sums[1, max(i, 0), j * lanes + k] = sums[1, k]
         else:
             bars = batch.bars[:, max(i, 0), j * lanes : (j + 1) * lanes]
+            if i < 0 or (j - task[2]) % _BLOCKS_SUMMED == 0:
+                _fill(work.x_bar, np.int64(0), plan.sizes[3], 0.0)
+                _fill(work.d_bar, np.int64(0), plan.sizes[4], 0.0)
             _levels_back(plan, pair, work, bars[0], bars[1])
-            _add_bars(plan, batch, task[4], work, sides, i >= 0)
+            if i < 0 or (j - task[2]) % _BLOCKS_SUMMED == _BLOCKS_SUMMED - 1 or j + 1 == task[3]:
+                _add_bars(plan, batch, task[4], work, sides, i >= 0)
 
 
 @njit(**_OPTIONS)
