@@ -1,6 +1,6 @@
 """Gram matrices that take long: computed by tiles, watched, and kept on disk so that nothing is computed twice.
 
-`Kept` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a killed or
+`Kept` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a killed
 repeated run finds what it has, and a changed input finds nothing; a damaged file is computed again.
 """
 
