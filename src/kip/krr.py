@@ -41,6 +41,10 @@ class Factor:
     def __init__(self, k_ss: np.ndarray, ridge: Ridge) -> None:
         self.k_ss = np.asarray(k_ss, np.float64)
         self.rule = ridge
+        if not np.isfinite(self.k_ss).all():  # which LAPACK would factorise without a word
+            raise RidgeError(
+                "the kernel of the support set holds NaN or infinity; check its points and the kernel's options"
+            )
         self.ridge = ridge.of(self.k_ss)
         if ridge.value == 0:
             self._pseudo_inverse = scipy.linalg.pinvh(self.k_ss, check_finite=False)
@@ -57,6 +61,12 @@ class Factor:
         a = self.k_ss.copy()
         a.flat[:: len(a) + 1] += self.ridge
         return a
+
+    @property
+    def condition(self) -> float:
+        """An upper bound of ‖A‖‖A⁻¹‖, by which rounding may be magnified in `solve`."""
+        inverse = float(np.linalg.norm(self._pseudo_inverse)) if self.rule.value == 0 else 1 / self.ridge
+        return (float(np.linalg.norm(self.k_ss)) + self.ridge) * inverse
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """A⁻¹ b, or K_ss⁺ b where λ = 0."""
@@ -102,8 +112,6 @@ def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _not_definite(k_ss: np.ndarray, ridge: Ridge) -> str:
-    if not np.isfinite(k_ss).all():
-        return "the kernel of the support set holds NaN or infinity; check the support points and the kernel's options"
     lowest = float(scipy.linalg.eigvalsh(k_ss, subset_by_index=[0, 0])[0])
     unit = ridge.of(k_ss) / ridge.value
     need = 2 * abs(lowest) / unit

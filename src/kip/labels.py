@@ -20,7 +20,7 @@ from kip.sets import LabelledSet
 from kip.stream import Plan, Tile
 
 CUTOFF_ULPS = 16
-"""Singular values below this many ulps of the largest are noise of the dtype K_ts was computed in."""
+"""Singular values below this many ulps of the largest are noise: of the dtype K_ts was computed in, or of A⁻¹."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,10 @@ def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, plan:
         k_ts = kernel.gram(x_support, tile.x).T
         return _fold(np.concatenate([k_ts, tile.y], axis=1, dtype=np.float64)[: tile.valid])
 
-    return plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _Triangle.__add__).r
+    r = plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _Triangle.__add__).r
+    if len(x_support) < len(targets) <= r.shape[1]:  # too few to have been folded, too many to be all taken for R
+        r = scipy.linalg.qr(r, mode="r", check_finite=False)[0]
+    return r
 
 
 def solve_labels(
@@ -70,12 +73,11 @@ def solve_labels(
     """Labels of minimum norm among those that minimise eq. (loss), jointly over `kernels`.
 
     Singular values of K_ts A⁻¹ below `cutoff` times the largest count as zero; by default that is a few ulps of the
-    dtype of `x_support`, in which K_ts is computed.
+    dtype of `x_support`, in which K_ts is computed, or of float64 times the condition of A where that is more: where
+    support points coincide, A⁻¹ carries its own rounding that far.
     """
     size = len(x_support)
-    if cutoff is None:
-        cutoff = CUTOFF_ULPS * float(np.finfo(x_support.dtype).eps)
-    operators, right, rest = [], [], 0.0
+    operators, right, rest, noise = [], [], 0.0, float(np.finfo(x_support.dtype).eps)
     for kernel in kernels:
         factor = Factor(kernel.gram(np.asarray(x_support, np.float64)), ridge)
         r = _triangle(kernel, x_support, targets, plan)
@@ -83,6 +85,9 @@ def solve_labels(
         operators.append(factor.solve(top[:, :size].T).T)
         right.append(top[:, size:])
         rest += float(np.sum(r[size:, size:] ** 2))  # what no labels can fit
+        noise = max(noise, float(np.finfo(np.float64).eps) * factor.condition)
+    if cutoff is None:
+        cutoff = CUTOFF_ULPS * noise
     operator, rhs = np.concatenate(operators), np.concatenate(right)
     y, rank = _minimum_norm(operator, rhs, cutoff)
     loss = 0.5 * (float(np.sum((operator @ y - rhs) ** 2)) + rest)
