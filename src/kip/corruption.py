@@ -11,6 +11,9 @@ from kip.sampling import Stream, generator
 
 FILLS = ("noise", "zeros")
 
+ROUNDING = 1e-9
+"""Fractions and counts of coordinates that differ by less are the same number, written in binary."""
+
 
 @dataclass(frozen=True)
 class Corruption:
@@ -36,7 +39,7 @@ class Corruption:
         inner = shape[1:-1] if self.by_pixel and len(shape) == 4 else shape[1:]
         d = math.prod(inner)
         # ρd = 100·0.29 is 28.999…96 in binary: take what was meant before rounding up.
-        count = math.ceil(round(self.rho * d, 9))
+        count = math.ceil(self.rho * d - ROUNDING)
         order = rng.random((shape[0], d)).argsort(axis=1)
         flat = np.zeros((shape[0], d), bool)
         np.put_along_axis(flat, order[:, :count], True, axis=1)
@@ -74,7 +77,7 @@ def certify(x: np.ndarray, mask: np.ndarray, corruption: Corruption, *, key: int
     fraction = float(mask.reshape(len(mask), -1).mean(axis=1).min())
     if x.shape != mask.shape:
         return Certificate(False, corruption.rho, 0.0, f"the mask has shape {mask.shape}, the points {x.shape}")
-    if fraction < corruption.rho:
+    if fraction < corruption.rho - ROUNDING:
         return Certificate(False, corruption.rho, fraction, f"a point has only {fraction:.1%} of coordinates masked")
     if not np.array_equal(mask, corruption.mask(x.shape, key=key)):
         return Certificate(False, corruption.rho, fraction, "the mask is not the one the recorded key gives")

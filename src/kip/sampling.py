@@ -40,12 +40,11 @@ def allocate(size: int, counts: np.ndarray) -> np.ndarray:
     counts = np.asarray(counts)
     if size > counts.sum():
         raise ValueError(f"cannot draw {size} points from {counts.sum()}; ask for at most {counts.sum()}")
-    shares = np.zeros_like(counts)
-    while (left := size - int(shares.sum())) > 0:
-        open_classes = np.flatnonzero(shares < counts)
-        more = np.full(len(open_classes), left // len(open_classes))
-        more[: left % len(open_classes)] += 1
-        shares[open_classes] = np.minimum(shares[open_classes] + more, counts[open_classes])
+    level = 0
+    while np.minimum(counts, level + 1).sum() <= size and level < counts.max():
+        level += 1
+    shares = np.minimum(counts, level)
+    shares[np.flatnonzero(counts > level)[: size - int(shares.sum())]] += 1
     return shares
 
 
