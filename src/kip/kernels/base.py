@@ -141,7 +141,7 @@ class Scaled(Kernel):
     def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
         k, pull = self.kernel.vjp(x1, x2)
         factor = k.dtype.type(self.factor)
-        return k * factor, lambda cotangent: pull(cotangent * factor)
+        return k * factor, lambda cotangent: pull(np.asarray(cotangent) * factor)
 
     def diag(self, x: Any) -> np.ndarray:
         k = self.kernel.diag(x)

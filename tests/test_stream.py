@@ -1,0 +1,233 @@
+"""The streamed loss and gradient: against `jax.grad` of the plain loss, whatever the tile and whoever runs the pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.tolerances import assert_close
+
+import kip
+from kip import stream
+from kip.kernels import inner
+from kip.krr import Ridge
+from kip.sets import LabelledSet
+from kip.stream import Gradients, Plan, gradients, predict, solved_gradients
+
+SUPPORT, TARGETS, CLASSES = 5, 37, 3
+SHAPE = (4, 2, 1)
+RIDGE = 0.05
+
+
+def plain_linear(params: Any, x1: jax.Array, x2: jax.Array, own: bool) -> jax.Array:
+    return x1 @ x2.T
+
+
+def plain_rbf(params: Any, x1: jax.Array, x2: jax.Array, own: bool) -> jax.Array:
+    return jnp.exp(-params["gamma"] * jnp.sum((x1[:, None] - x2[None]) ** 2, -1) / x1.shape[1])
+
+
+def plain_fc(depth: int, nngp: bool, width: int | None) -> Callable[..., jax.Array]:
+    """The textbook recursion with arccos; a point's correlation with itself is 1 whatever the point."""
+
+    def kernel(params: Any, x1: jax.Array, x2: jax.Array, own: bool) -> jax.Array:
+        weight, bias, d = params["weight_variance"], params["bias_variance"], x1.shape[1]
+        same = jnp.eye(len(x1), dtype=bool) if own else jnp.zeros((len(x1), len(x2)), bool)
+        k, a, b = x1 @ x2.T / d, jnp.sum(x1**2, 1)[:, None] / d, jnp.sum(x2**2, 1)[None] / d
+        theta = weight * k + bias if width is None else d * k + 1
+        k, a, b = weight * k + bias, weight * a + bias, weight * b + bias
+        for layer in range(depth):
+            u = jnp.where(same, 0.0, k / jnp.sqrt(a * b))
+            angle = jnp.arccos(u)
+            k0 = jnp.where(same, 1.0, 1 - angle / jnp.pi)
+            k1 = jnp.where(same, 1.0, (jnp.sqrt(1 - u**2) + u * (jnp.pi - angle)) / jnp.pi)
+            hidden = jnp.sqrt(a * b) * k1 / 2
+            k, a, b = weight * hidden + bias, weight * a / 2 + bias, weight * b / 2 + bias
+            fresh = k if width is None or layer == depth - 1 else width * hidden + 1
+            theta = weight * k0 / 2 * theta + fresh
+        return k if nngp else theta
+
+    return kernel
+
+
+def plain_sum(params: Any, x1: jax.Array, x2: jax.Array, own: bool) -> jax.Array:
+    return 0.5 * plain_rbf(params["left"], x1, x2, own) + plain_linear(params["right"], x1, x2, own)
+
+
+PLAIN: dict[str, Callable[..., jax.Array]] = {
+    "linear": plain_linear,
+    "rbf": plain_rbf,
+    "rbf:gamma=0.4": plain_rbf,
+    "fc1": plain_fc(1, False, None),
+    "fc2:nngp": plain_fc(2, True, None),
+    "fc2:standard=64": plain_fc(2, False, 64),
+    "0.5*rbf&linear": plain_sum,
+}
+MODES = ["given", "solved", "solved, damped"]
+DAMPING = 0.01
+
+
+@cache
+def data() -> tuple[np.ndarray, np.ndarray, LabelledSet]:
+    rng = np.random.default_rng(0)
+    x_support, y_support = rng.normal(size=(SUPPORT, *SHAPE)), rng.normal(size=(SUPPORT, CLASSES))
+    return x_support, y_support, LabelledSet(rng.normal(size=(TARGETS, *SHAPE)), rng.normal(size=(TARGETS, CLASSES)))
+
+
+def plain_loss(
+    kernel: Callable[..., jax.Array], mode: str, ridge: Ridge, x: jax.Array, y: jax.Array, params: Any
+) -> jax.Array:
+    """Eq. (loss), the solved labels' with the solve written out and differentiated through."""
+    _, _, targets = data()
+    x, x_t, y_t = x.reshape(len(x), -1), jnp.asarray(targets.x.reshape(TARGETS, -1)), jnp.asarray(targets.y)
+    k_ss, k_ts = kernel(params, x, x, True), kernel(params, x_t, x, False)
+    unit = jnp.trace(k_ss) / len(x)
+    a = k_ss + ridge.value * (unit if ridge.scale_invariant else 1.0) * jnp.eye(len(x))
+    if mode == "given":
+        return 0.5 * jnp.sum((k_ts @ jnp.linalg.solve(a, y) - y_t) ** 2)
+    mu = TARGETS * unit * (DAMPING if mode == "solved, damped" else 0.0)
+    alpha = jnp.linalg.solve(k_ts.T @ k_ts + mu * a, k_ts.T @ y_t)
+    return 0.5 * jnp.sum((k_ts @ alpha - y_t) ** 2) + 0.5 * mu * jnp.sum(alpha * (a @ alpha))
+
+
+def streamed(spec: str, mode: str, ridge: Ridge, plan: Plan) -> Gradients:
+    x, y, targets = data()
+    if mode == "given":
+        return gradients(kip.kernel(spec), x, y, targets, ridge, plan)
+    damping = DAMPING if mode == "solved, damped" else 0.0
+    return solved_gradients(kip.kernel(spec), x, targets, ridge, damping, plan)
+
+
+@pytest.mark.parametrize("scale_invariant", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("spec", PLAIN)
+def test_streamed_gradient_is_that_of_the_plain_loss(spec: str, mode: str, scale_invariant: bool) -> None:
+    ridge, (x, y, _) = Ridge(RIDGE, scale_invariant), data()
+    found = streamed(spec, mode, ridge, Plan(tile=16))
+    with jax.enable_x64(True), jax.disable_jit():  # compiling each case would cost more than running it
+        loss, bars = jax.value_and_grad(lambda *args: plain_loss(PLAIN[spec], mode, ridge, *args), (0, 1, 2))(
+            jnp.asarray(x), jnp.asarray(y), jax.tree.map(jnp.asarray, kip.kernel(spec).params)
+        )
+        x_bar, y_bar, params_bar = jax.tree.map(np.asarray, bars)
+    assert_close(found.x, x_bar, "stream")
+    assert jax.tree.structure(found.params) == jax.tree.structure(params_bar)
+    for mine, theirs in zip(jax.tree.leaves(found.params), jax.tree.leaves(params_bar), strict=True):
+        assert_close(mine, theirs, "stream", scale=max(1.0, abs(float(theirs))))
+    if mode == "given":
+        assert found.y is not None
+        assert_close(found.y, y_bar, "stream")
+    else:
+        assert found.y is None
+    if mode != "solved, damped":  # which reports the loss without the damping term
+        assert_close(found.loss, loss, "stream")
+    assert_close(found.loss_per_target, found.loss / TARGETS, "rounding")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tile_size_changes_nothing(mode: str) -> None:
+    whole = streamed("fc1", mode, Ridge(RIDGE), Plan(tile=TARGETS))
+    for plan in (Plan(tile=1), Plan(tile=16), Plan(tile=32), Plan(memory=1), Plan(memory=2000), Plan()):
+        assert_same(streamed("fc1", mode, Ridge(RIDGE), plan), whole)
+
+
+def assert_same(found: Gradients, expected: Gradients) -> None:
+    for field in dataclasses.fields(Gradients):
+        mine, theirs = getattr(found, field.name), getattr(expected, field.name)
+        for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+            assert_close(a, b, "stream")
+
+
+def as_a_tree(fn: Callable[[Any], Any], tiles: Iterable[Any], combine: Callable[[Any, Any], Any]) -> Any:
+    """An executor that halves the tiles until one is left, as a cluster might."""
+    tiles = list(tiles)
+    if len(tiles) == 1:
+        return fn(tiles[0])
+    half = len(tiles) // 2
+    return combine(as_a_tree(fn, tiles[:half], combine), as_a_tree(fn, tiles[half:], combine))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_executor_gives_the_same(mode: str) -> None:
+    serial, tree = (
+        streamed("rbf", mode, Ridge(RIDGE), plan) for plan in (Plan(tile=16), Plan(tile=16, executor=as_a_tree))
+    )
+    assert_same(tree, serial)
+    x, y, targets = data()
+    kernel = kip.kernel("rbf")
+    assert_close(
+        predict(kernel, x, y, targets.x, Plan(tile=16, executor=as_a_tree)), kernel.gram(targets.x, x) @ y, "rounding"
+    )
+
+
+def test_one_compilation_for_a_kernel_and_shape() -> None:
+    """Many tiles, the last one padded, several steps, other points and other hyper-parameters: compiled once."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(9, 13)).astype(np.float32)
+    targets = LabelledSet(rng.normal(size=(75, 13)).astype(np.float32), rng.normal(size=(75, 2)).astype(np.float32))
+    compiled = (inner._gram_and_products, inner._pull, stream._residual, inner._gram)
+
+    def run(gamma: float, shift: float) -> list[int]:
+        kernel, moved = kip.kernel(f"rbf:gamma={gamma}"), x + np.float32(shift)
+        gradients(kernel, moved, targets.y[:9], targets, Ridge(), Plan(tile=32))
+        solved_gradients(kernel, moved, targets, Ridge(), 1e-6, Plan(tile=32))
+        predict(kernel, moved, targets.y[:9], targets.x, Plan(tile=32))
+        return [fn._cache_size() for fn in compiled]
+
+    before = [fn._cache_size() for fn in compiled]
+    first = run(1.0, 0.0)
+    # a float32 tile and a float64 K_ss; the residual and the prediction in float32 alone
+    assert [a - b for a, b in zip(first, before, strict=True)] == [2, 2, 1, 1]
+    assert run(0.5, 0.1) == run(0.7, 0.3) == first
+
+
+def test_float32_tiles_keep_float64_accuracy_to_rounding() -> None:
+    x, y, targets = data()
+    single = LabelledSet(targets.x.astype("f"), targets.y.astype("f"))
+    for mode in MODES:
+        exact = streamed("fc1", mode, Ridge(RIDGE), Plan())
+        if mode == "given":
+            found = gradients(kip.kernel("fc1"), x.astype("f"), y.astype("f"), single, Ridge(RIDGE))
+        else:
+            found = solved_gradients(
+                kip.kernel("fc1"), x.astype("f"), single, Ridge(RIDGE), DAMPING if "damped" in mode else 0.0
+            )
+        assert_close(found.x, exact.x, "stream", np.float32)
+        assert_close(found.loss, exact.loss, "stream", np.float32)
+
+
+def test_solved_gradient_is_finite_where_support_points_coincide() -> None:
+    """Twins make K_ts rank-deficient: the solve must not fail, and twins move alike."""
+    x, _, targets = data()
+    twins = np.concatenate([x, x]).astype(np.float32)
+    single = LabelledSet(targets.x.astype("f"), targets.y.astype("f"))
+    for damping in (0.0, 1e-9):
+        found = solved_gradients(kip.kernel("rbf"), twins, single, Ridge(), damping)
+        alone = solved_gradients(kip.kernel("rbf"), x.astype("f"), single, Ridge(), damping)
+        assert np.isfinite(found.x).all()
+        assert_close(found.loss, alone.loss, "stream", np.float32)
+
+
+@pytest.mark.parametrize(
+    ("targets", "tile", "memory", "expected"),
+    [(10, None, 2**28, 10), (6000, 2048, 2**28, 2000), (6001, 2048, 2**28, 2016), (100, None, 1, 16), (33, 16, 1, 16)],
+)
+def test_tiles_are_even_and_within_what_is_allowed(targets: int, tile: int | None, memory: int, expected: int) -> None:
+    plan = Plan(memory=memory, tile=tile)
+    assert plan.rows(targets, 100, 784, 4) == expected
+    x = np.zeros((targets, 3), np.float32)
+    tiles = Plan(tile=expected).tiles(x, None, 5)
+    assert {len(t.x) for t in tiles} == {len(tiles[0].x)}
+    assert sum(t.valid for t in tiles) == targets
+    assert all(t.weight.sum() == t.valid for t in tiles)
+
+
+def test_memory_bounds_the_tile() -> None:
+    rows = Plan(memory=2**22).rows(50_000, 100, 3072, 4)
+    assert rows * 4 * (4 * 100 + 2 * 3072) <= 2**22
+    assert Plan(memory=2**20).rows(50_000, 100, 3072, 4) < rows
