@@ -41,13 +41,13 @@ def run_name(data: str, kernel: str, size: int, seed: int, *, kind: str = "") ->
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run has been completed here."""
-    return (folder / METRICS).exists()
+    """Whether a run has been completed here; one that was interrupted has measurements, and checkpoints to go on."""
+    return (folder / METRICS).exists() and not (folder / CHECKPOINTS).exists()
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether there is something here that a new run must not write over: results, or a checkpoint to go on from."""
-    return is_finished(folder) or (folder / DESCRIPTION).exists() or (folder / CHECKPOINTS).exists()
+    """Whether there is something here that a new run must not write over: results, or checkpoints to go on from."""
+    return any((folder / name).exists() for name in (METRICS, DESCRIPTION, CHECKPOINTS))
 
 
 @dataclass
@@ -59,6 +59,10 @@ class Run:
     def configure(self, config: Mapping[str, Any]) -> None:
         """Write down how the run was asked for."""
         write_json(self.folder / CONFIG, dict(config))
+
+    def reopen(self) -> None:
+        """Take back that the run ended, when it is resumed."""
+        (self.folder / METRICS).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def history(self, *, keep: int = 0) -> Iterator[History]:
@@ -105,6 +109,11 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
             break
         entries.append(entry)
     return entries
+
+
+def seconds_until(folder: Path, step: int) -> float:
+    """How long the recorded steps up to `step` took, those before a resumption included."""
+    return max((entry.get("seconds", 0.0) for entry in read_history(folder) if entry["step"] <= step), default=0.0)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

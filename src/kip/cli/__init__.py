@@ -15,6 +15,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
+from kip import runs
 from kip._version import __version__
 from kip.cli import bench, data, distill, evaluate, label_solve, options
 
@@ -30,6 +31,7 @@ def build(config: Sequence[Any] = ()) -> App:
         "`kip distill` needs no option and takes seconds: start with it. Every\n"
         "command has its own --help, with examples.",
         help_format="plaintext",
+        suppress_keyboard_interrupt=False,  # main answers for it
         config=list(config),
     )
     app.command(data.app)
@@ -63,8 +65,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
 def _config(tokens: Sequence[str]) -> list[Any]:
     """The source of what `--config` says; `--resume` reads the run's own."""
     path = options.value_of("--config", tokens)
-    if "--resume" in tokens and path is None:
-        path = options.value_of("--out", tokens)
+    if "--resume" in tokens and path is None and (path := options.value_of("--out", tokens)) is not None:
+        path = path / runs.CONFIG
+        if not path.is_file():
+            raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
     if path is None:
         return []
     commands, _, _ = build().parse_commands(tokens)
@@ -90,7 +94,3 @@ def _forgive_encodings() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

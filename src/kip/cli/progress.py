@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -42,6 +43,8 @@ class Interrupt:
         if self.requested is not None:
             raise KeyboardInterrupt
         self.requested = number
+        # Straight to the descriptor: a handler may have come in the middle of another print.
+        os.write(2, b"\nkip: stopping after this step, then saving; once more stops at once\n")
 
     def __call__(self) -> bool:
         """Whether to stop."""
