@@ -84,8 +84,8 @@ class Factor:
 
         −½(zαᵀ + αzᵀ), and −(λ/n)⟨z, α⟩ I for the scale-invariant ridge's own dependence on K_ss.
         """
-        outer = -0.5 * (z @ alpha.T)
-        return self._with_trace_term(outer + outer.T, -float(np.vdot(z, alpha)))
+        both, swapped = np.concatenate([z, alpha], axis=1), np.concatenate([alpha, z], axis=1)
+        return self._with_trace_term(-0.5 * (both @ swapped.T), -float(np.vdot(z, alpha)))
 
     def quadratic(self, alpha: np.ndarray) -> float:
         """⟨α, A α⟩, the squared norm that damping penalises."""
