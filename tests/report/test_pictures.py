@@ -1,0 +1,78 @@
+"""Pictures: that they show what they are given, at a legible size."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kip.report import pictures
+
+
+def opened(data: bytes | None) -> np.ndarray:
+    assert data is not None
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def test_images_stand_side_by_side_sorted_by_class() -> None:
+    dark, light = np.zeros((4, 8, 8, 1)), np.zeros((4, 8, 8, 1))
+    light[:, :4] = 1.0
+    y = np.eye(2)[[1, 0, 1, 0]]
+    picture = opened(pictures.images([("before", dark), ("after", light)], y, ["a", "b"]))
+    assert picture.shape[1] > 1.5 * picture.shape[0]
+    one = opened(pictures.images([("before", dark)], y, ["a", "b"]))
+    assert picture.shape[1] == 2 * one.shape[1] + pictures.ROOM
+
+
+def test_at_most_so_many_are_shown_from_every_class_in_turn() -> None:
+    codes = np.array([0] * 50 + [1] * 3 + [2] * 50)
+    rows = pictures.shown(codes, 9)
+    assert codes[rows].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    rows = pictures.shown(codes, 12)
+    assert np.bincount(codes[rows]).tolist() == [5, 3, 4]
+    assert sorted(pictures.shown(codes, 200).tolist()) == list(range(103))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_any_number_of_channels_and_points(channels: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(230, 5, 6, channels))
+    y = rng.normal(size=(230, 23))
+    names = [f"class {i} ρ é" for i in range(23)]
+    assert opened(pictures.images([("x", x), ("y", x)], y, names)).shape[0] > 500
+    assert opened(pictures.labels(y, names)).std() > 5
+
+
+def test_curve_has_a_second_panel_where_accuracy_was_watched() -> None:
+    plain = [{"step": i, "loss": 1 / i, "judged": 1 / i if i % 5 == 0 else None} for i in range(1, 41)]
+    watched = [{**entry, "validation_accuracy": 0.5 if entry["judged"] else None} for entry in plain]
+    assert pictures.curve([]) is None
+    low, high = opened(pictures.curve(plain, "title")), opened(pictures.curve(watched, "title"))
+    assert high.shape[0] > low.shape[0]
+    assert opened(pictures.curve(plain[:1])).shape == low.shape
+
+
+def test_labels_of_one_value_do_not_fail() -> None:
+    assert opened(pictures.labels(np.zeros((2, 2)), ["a", "b"])).size
+
+
+def test_matrix() -> None:
+    values = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    picture = opened(pictures.matrix(values, ["a", "b", "c"], ["rbf", "fc1:nngp:standard=1024"], "made", "tested"))
+    assert picture.shape[0] > 300
+    assert opened(pictures.matrix(np.full((1, 1), 0.5), ["a"], ["rbf"], "made", "tested")).size
+
+
+def test_no_window_system_is_asked_for() -> None:
+    code = """
+import sys
+import kip.report.pictures
+assert "matplotlib.pyplot" not in sys.modules
+assert "tkinter" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
