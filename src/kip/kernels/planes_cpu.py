@@ -72,7 +72,7 @@ class Geometry(NamedTuple):
     def work(self) -> int:
         """Vectors of memory a thread needs."""
         half, size, saved, image, maps = (int(n) for n in self.sizes)
-        return 4 * half + 4 * size + saved + 3 * image + 5 * maps + 1
+        return 6 * half + 4 * size + saved + 3 * image + 5 * maps + 1
 
     @property
     def maps(self) -> int:

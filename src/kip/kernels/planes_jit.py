@@ -346,20 +346,32 @@ def _box(planes: Any, source: int, target: int, h: int, w: int, scale: float, sh
             t0, t1 = t1, t2
 
 
+# What a layer does besides: nothing; save what its adjoint needs; or, as the last layer of a level on the way back, turn
+# round at once: take the cotangent that lies in the third bordered plane, at `bar`, and give the one before the ReLU.
+PLAIN, SAVE, TURN = 0, 1, 2
+
+
 @njit(**_OPTIONS)
 def _conv_relu_nngp(
-    planes: Any, source: int, target: int, h: int, w: int, i: int, j: int, width: int,
-    xs: Any, xr: Any, ys: Any, yr: Any, sw: float, sb: float, saved: Any, slot: int, keep: bool,
+    planes: Any, source: int, target: int, bar: int, h: int, w: int, i: int, j: int, width: int,
+    xs: Any, xr: Any, ys: Any, yr: Any, sw: float, sb: float, saved: Any, slot: int, mode: int, d_bar: Any,
 ) -> None:  # fmt: skip
-    """K ← ½√(dd′) κ₁((σ_w² box K + σ_b²)/√(dd′)); with `keep`, save ½κ₀ and ¼s′(κ₁ − uκ₀) for the way back."""
+    """K ← ½√(dd′) κ₁((σ_w² box K + σ_b²)/√(dd′)); what is saved is ½κ₀ and ¼s′(κ₁ − uκ₀)."""
     _apart()
     row, area, ninth = w + 2, h * w, sw / 9.0
     _clear_border(planes, target, h, w)
     for r in range(h):
         at, out, p, q = source + r * row, target + (r + 1) * row + 1, i + r * width, j + r * width
         t0, t1 = _column(planes, at, row), _column(planes, at + 1, row)
-        if keep:
-            into = slot + r * w
+        if mode == PLAIN:
+            for c in range(w):
+                t2 = _column(planes, at + c + 2, row)
+                u = ((t0 + t1 + t2) * ninth + sb) * (load(xr, p + c) * load(yr, q + c))
+                t0, t1 = t1, t2
+                t = _gap(u)
+                store(planes, out + c, load(xs, p + c) * load(ys, q + c) * _kappa1(u, t, sqrt(t)))
+        else:
+            turn, into, back = mode == TURN, slot + r * w, bar + (r + 1) * row + 1
             for c in range(w):
                 t2 = _column(planes, at + c + 2, row)
                 u = ((t0 + t1 + t2) * ninth + sb) * (load(xr, p + c) * load(yr, q + c))
@@ -367,24 +379,24 @@ def _conv_relu_nngp(
                 t = _gap(u)
                 root = sqrt(t)
                 k1, k0, s = _kappa1(u, t, root), _kappa0(u, t, root), load(ys, q + c)
-                store(planes, out + c, load(xs, p + c) * s * k1)
-                store(saved, into + c, k0 * 0.5)
-                store(saved, into + area + c, s * (k1 - u * k0) * 0.25)
-        else:
-            for c in range(w):
-                t2 = _column(planes, at + c + 2, row)
-                u = ((t0 + t1 + t2) * ninth + sb) * (load(xr, p + c) * load(yr, q + c))
-                t0, t1 = t1, t2
-                t = _gap(u)
-                store(planes, out + c, load(xs, p + c) * load(ys, q + c) * _kappa1(u, t, sqrt(t)))
+                rest = s * (k1 - u * k0) * 0.25
+                if turn:
+                    k_bar = load(planes, back + c)
+                    store(planes, out + c, k0 * 0.5 * k_bar)
+                    store(d_bar, p + c, load(d_bar, p + c) + rest * k_bar)
+                else:
+                    store(planes, out + c, load(xs, p + c) * s * k1)
+                    store(saved, into + c, k0 * 0.5)
+                    store(saved, into + area + c, rest)
 
 
 @njit(**_OPTIONS)
 def _conv_relu_ntk(
-    planes: Any, source: int, target: int, half: int, h: int, w: int, i: int, j: int, width: int,
-    xs: Any, xr: Any, ys: Any, yr: Any, sw: float, sb: float, ta: float, tb: float, saved: Any, slot: int, keep: bool,
+    planes: Any, source: int, target: int, bar: int, half: int, h: int, w: int, i: int, j: int, width: int,
+    xs: Any, xr: Any, ys: Any, yr: Any, sw: float, sb: float, ta: float, tb: float,
+    saved: Any, slot: int, mode: int, d_bar: Any,
 ) -> None:  # fmt: skip
-    """The same for K and Θ; `keep` saves also m and ½ r m S."""
+    """The same for K and Θ; what is saved is also m and ½ r m S."""
     _apart()
     row, area, ninth, ta = w + 2, h * w, sw / 9.0, ta / 9.0
     _clear_border(planes, target, h, w)
@@ -393,7 +405,7 @@ def _conv_relu_ntk(
         at, out, p, q = source + r * row, target + (r + 1) * row + 1, i + r * width, j + r * width
         t0, t1 = _column(planes, at, row), _column(planes, at + 1, row)
         v0, v1 = _column(planes, at + half, row), _column(planes, at + half + 1, row)
-        into = slot + r * w
+        into, back = slot + r * w, bar + (r + 1) * row + 1
         for c in range(w):
             t2, v2 = _column(planes, at + c + 2, row), _column(planes, at + half + c + 2, row)
             box = t0 + t1 + t2
@@ -406,15 +418,25 @@ def _conv_relu_ntk(
             t = _gap(u)
             root = sqrt(t)
             slope = _kappa0(u, t, root) * 0.5
-            store(planes, out + c, load(xs, p + c) * s * _kappa1(u, t, root))
-            store(planes, out + half + c, theta * slope)
-            if keep:
-                sine = sqrt(t * (2.0 - t))
-                m = theta * rr * _reciprocal(sine) * _HALF_OVER_PI
+            if mode == PLAIN:
+                store(planes, out + c, load(xs, p + c) * s * _kappa1(u, t, root))
+                store(planes, out + half + c, theta * slope)
+                continue
+            sine = sqrt(t * (2.0 - t))
+            m = theta * rr * _reciprocal(sine) * _HALF_OVER_PI
+            rest_k, rest_theta = s * sine * _QUARTER_OVER_PI, rx * m * pre * 0.5
+            if mode == TURN:
+                k_bar, theta_bar = load(planes, back + c), load(planes, back + half + c)
+                store(planes, out + c, slope * k_bar + m * theta_bar)
+                store(planes, out + half + c, slope * theta_bar)
+                store(d_bar, p + c, load(d_bar, p + c) + (rest_k * k_bar - rest_theta * theta_bar))
+            else:
+                store(planes, out + c, load(xs, p + c) * s * _kappa1(u, t, root))
+                store(planes, out + half + c, theta * slope)
                 store(saved, into + c, slope)
-                store(saved, into + area + c, s * sine * _QUARTER_OVER_PI)
+                store(saved, into + area + c, rest_k)
                 store(saved, into + 2 * area + c, m)
-                store(saved, into + 3 * area + c, rx * m * pre * 0.5)
+                store(saved, into + 3 * area + c, rest_theta)
 
 
 @njit(**_OPTIONS)
@@ -570,7 +592,7 @@ class Sides(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Buffers of one thread: two bordered planes of K and Θ, the planes between levels and their cotangents, …"""
+    """Buffers of one thread: three bordered planes of K and Θ, the planes between levels and their cotangents, …"""
 
     planes: np.ndarray
     stored: np.ndarray
@@ -582,8 +604,12 @@ class Work(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def _plane_forth(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work, keep: bool) -> int:
-    """Load plane (o_y, o_x) of level `n` and take it through its layers; returns where the result begins."""
+def _plane_forth(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work, back: int) -> int:
+    """Load plane (o_y, o_x) of level `n` and take it through its layers; returns where the result begins.
+
+    On the way `back` the layers save what their adjoints need and the last one turns round, from the cotangent of its
+    result in the third bordered plane; what begins there is then the cotangent before its ReLU.
+    """
     _apart()
     level, half, ntk, planes = plan.levels[n], plan.sizes[0], plan.ntk, work.planes
     width = level[1]
@@ -599,24 +625,27 @@ def _plane_forth(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work,
         _take(work.stored, base, planes, np.int64(0), h, w, 0.0625)
         if ntk:
             _take(work.stored, plan.sizes[1] + base, planes, half, h, w, 0.0625)
-    source, target, slot = np.int64(0), 2 * half, np.int64(0)
-    for c in range(level[4], level[4] + level[5]):
+    source, target, slot, last = np.int64(0), 2 * half, np.int64(0), level[4] + level[5] - 1
+    for c in range(level[4], last + 1):
         ta, tb, m = plan.tangents[c, 0], plan.tangents[c, 1], plan.convs[c, 1]
+        mode = back * (TURN if c == last else SAVE)
         if not plan.convs[c, 0]:
+            if mode == TURN:
+                return 4 * half
             _box(planes, source, target, h, w, plan.weight / 9.0, plan.bias, np.int64(0))
             if ntk:
                 _box(planes, source + half, target + half, h, w, plan.weight / 9.0, 0.0, np.int64(0))
                 _box(planes, source, target + half, h, w, ta / 9.0, tb, np.int64(1))
         elif ntk:
             _conv_relu_ntk(
-                planes, source, target, half, h, w, m + i, m + j, width, sides.xs, sides.xr, sides.ys, sides.yr,
-                plan.weight, plan.bias, ta, tb, work.saved, slot, keep,
+                planes, source, target, 4 * half, half, h, w, m + i, m + j, width, sides.xs, sides.xr, sides.ys,
+                sides.yr, plan.weight, plan.bias, ta, tb, work.saved, slot, mode, work.d_bar,
             )  # fmt: skip
             slot += 4 * h * w
         else:
             _conv_relu_nngp(
-                planes, source, target, h, w, m + i, m + j, width, sides.xs, sides.xr, sides.ys, sides.yr,
-                plan.weight, plan.bias, work.saved, slot, keep,
+                planes, source, target, 4 * half, h, w, m + i, m + j, width, sides.xs, sides.xr, sides.ys, sides.yr,
+                plan.weight, plan.bias, work.saved, slot, mode, work.d_bar,
             )  # fmt: skip
             slot += 4 * h * w
         source, target = target, source
@@ -624,24 +653,23 @@ def _plane_forth(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work,
 
 
 @njit(**_OPTIONS)
-def _plane_back(plan: Plan, n: int, oy: int, ox: int, sides: Sides, work: Work) -> None:
-    """Pull the cotangent in the first bordered plane back through the layers of level `n`, to x̄ or the level below."""
+def _plane_back(plan: Plan, n: int, oy: int, ox: int, source: int, sides: Sides, work: Work) -> None:
+    """Pull the cotangent at `source`, as `_plane_forth` left it, back through level `n` to x̄ or the level below."""
     _apart()
     level, half, ntk, planes = plan.levels[n], plan.sizes[0], plan.ntk, work.planes
     width = level[1]
     h, w = level[0] - abs(oy), width - abs(ox)
     i, j = max(0, -oy) * width + max(0, -ox), max(0, oy) * width + max(0, ox)
-    first = level[4]
+    first, last = level[4], level[4] + level[5] - 1
     slot = np.int64(0)
-    for c in range(first, first + level[5]):
+    for c in range(first, last):
         slot += 4 * h * w * plan.convs[c, 0]
-    source, target = np.int64(0), 2 * half
-    for c in range(first + level[5] - 1, first - 1, -1):
-        if plan.convs[c, 0]:
+    target = 2 * half if source == 0 else source * 0
+    for c in range(last, first - 1, -1):
+        if plan.convs[c, 0] and c < last:
             slot -= 4 * h * w
-            _relu_back(
-                planes, source, target, half, h, w, work.saved, slot, ntk, work.d_bar, plan.convs[c, 1] + i, width
-            )
+            m = plan.convs[c, 1] + i
+            _relu_back(planes, source, target, half, h, w, work.saved, slot, ntk, work.d_bar, m, width)
             source, target = target, source
         _conv_back(planes, source, target, half, h, w, plan.weight, plan.tangents[c, 0], ntk)
         source, target = target, source
@@ -676,14 +704,14 @@ def _pool_forth(plan: Plan, n: int, oy: int, ox: int, work: Work, start: int) ->
 
 @njit(inline="always")
 def _pool_back(plan: Plan, n: int, oy: int, ox: int, work: Work) -> None:
-    """Gather the cotangent of a plane into the first bordered plane; what VALID pooling drops is 0."""
-    level, after, half = plan.levels[n], plan.levels[n + 1], plan.sizes[0]
+    """Gather the cotangent of a plane into the third bordered plane; what VALID pooling drops is 0."""
+    level, after, bar, half = plan.levels[n], plan.levels[n + 1], 4 * plan.sizes[0], plan.sizes[0]
     area = (level[0] - abs(oy) + 2) * (level[1] - abs(ox) + 2)
-    _fill(work.planes, np.int64(0), area, 0.0)
-    _pool(work.planes, np.int64(0), work.stored_bar, np.int64(0), oy, ox, level, after, plan.bases, np.int64(1))
+    _fill(work.planes, bar, area, 0.0)
+    _pool(work.planes, bar, work.stored_bar, np.int64(0), oy, ox, level, after, plan.bases, np.int64(1))
     if plan.ntk:
-        _fill(work.planes, half, area, 0.0)
-        _pool(work.planes, half, work.stored_bar, plan.sizes[1], oy, ox, level, after, plan.bases, np.int64(1))
+        _fill(work.planes, bar + half, area, 0.0)
+        _pool(work.planes, bar + half, work.stored_bar, plan.sizes[1], oy, ox, level, after, plan.bases, np.int64(1))
 
 
 @njit(inline="always")
@@ -706,22 +734,23 @@ def _levels_forth(plan: Plan, count: int, sides: Sides, work: Work, sums: Any) -
 @njit(inline="always")
 def _levels_back(plan: Plan, sides: Sides, work: Work, k_bar: Any, theta_bar: Any) -> None:
     """Pull cotangents of the two sums, one a lane, back through all levels; added to `work.x_bar`, `work.d_bar`."""
-    last = plan.levels.shape[0] - 1
+    last, half = plan.levels.shape[0] - 1, plan.sizes[0]
     for n in range(last, -1, -1):
         h, w, ry, rx = plan.levels[n, 0], plan.levels[n, 1], plan.levels[n, 2], plan.levels[n, 3]
         for oy in range(-ry, ry + 1):
             for ox in range(-rx, rx + 1):
-                if plan.levels[n, 5]:
-                    _plane_forth(plan, n, oy, ox, sides, work, np.int64(1))
                 if n < last:
                     _pool_back(plan, n, oy, ox, work)
                 else:
                     area = (h - abs(oy) + 2) * (w - abs(ox) + 2)
-                    _fill(work.planes, np.int64(0), area, load(k_bar, 0))
-                    _fill(work.planes, plan.sizes[0], area, load(theta_bar, 0))
-                    _clear_border(work.planes, np.int64(0), h - abs(oy), w - abs(ox))
-                    _clear_border(work.planes, plan.sizes[0], h - abs(oy), w - abs(ox))
-                _plane_back(plan, n, oy, ox, sides, work)
+                    _fill(work.planes, 4 * half, area, load(k_bar, 0))
+                    _fill(work.planes, 5 * half, area, load(theta_bar, 0))
+                    _clear_border(work.planes, 4 * half, h - abs(oy), w - abs(ox))
+                    _clear_border(work.planes, 5 * half, h - abs(oy), w - abs(ox))
+                start = 4 * half
+                if plan.levels[n, 5]:
+                    start = _plane_forth(plan, n, oy, ox, sides, work, np.int64(1))
+                _plane_back(plan, n, oy, ox, start, sides, work)
 
 
 # --- an image with itself: its own variances --------------------------------------------------------------------------
@@ -796,13 +825,15 @@ def _own_back(plan: Plan, sides: Sides, work: Work, d_bar: Any) -> None:
             for oy in range(-ry, ry + 1):
                 for ox in range(-rx, rx + 1):
                     if oy != 0 or ox != 0:
-                        _plane_forth(plan, n, oy, ox, sides, work, np.int64(1))
                         _pool_back(plan, n, oy, ox, work)
-                        _plane_back(plan, n, oy, ox, sides, work)
+                        start = 4 * half
+                        if plan.levels[n, 5]:
+                            start = _plane_forth(plan, n, oy, ox, sides, work, np.int64(1))
+                        _plane_back(plan, n, oy, ox, start, sides, work)
             _pool_back(plan, n, zero, zero, work)
         else:
-            _fill(planes, np.int64(0), (h + 2) * (w + 2), 0.0)
-        source, target = np.int64(0), 2 * half
+            _fill(planes, 4 * half, (h + 2) * (w + 2), 0.0)
+        source, target = 4 * half, 2 * half
         for c in range(plan.levels[n, 4] + plan.levels[n, 5] - 1, plan.levels[n, 4] - 1, -1):
             if plan.convs[c, 0]:
                 _unrecord(planes, source, h, w, plan.convs[c, 1], sides, work.d_bar, d_bar)
@@ -836,7 +867,7 @@ def _divide(plan: Plan, work: Any) -> Any:
     half, size, saved, image, maps = plan.sizes[0], plan.sizes[1], plan.sizes[2], plan.sizes[3], plan.sizes[4]
     cuts = np.zeros(14, np.int64)
     for n, count in enumerate(
-        (4 * half, 2 * size, 2 * size, saved, image, maps, 1, image, maps, maps, image, maps, maps)
+        (6 * half, 2 * size, 2 * size, saved, image, maps, 1, image, maps, maps, image, maps, maps)
     ):
         cuts[n + 1] = cuts[n] + count * lanes
     buffers = Work(
