@@ -440,52 +440,45 @@ def _conv_relu_ntk(
 
 
 @njit(**_OPTIONS)
-def _relu_back(
-    planes: Any, source: int, target: int, half: int, h: int, w: int, saved: Any, slot: int, ntk: bool,
-    d_bar: Any, i: int, width: int,
+def _conv_back(
+    planes: Any, source: int, target: int, half: int, h: int, w: int, sw: float, ta: float, ntk: bool,
+    relu: bool, saved: Any, slot: int, d_bar: Any, i: int, width: int,
 ) -> None:  # fmt: skip
-    """Cotangents of K and Θ after a ReLU to those before it, from what the way forth saved; adds d̄/r to `d_bar`."""
+    """Cotangents of K and Θ after a convolution to those before it, σ_w² box K̄ + a box Θ̄ and σ_w² box Θ̄.
+
+    Where a `relu` comes before it these go on to the cotangents before that, from what it saved; adds d̄/r to `d_bar`.
+    """
     _apart()
-    row, area = w + 2, h * w
+    row, area, ninth, ta = w + 2, h * w, sw / 9.0, ta / 9.0
     _clear_border(planes, target, h, w)
     if ntk:
         _clear_border(planes, target + half, h, w)
     for r in range(h):
-        at, out, p, into = source + (r + 1) * row + 1, target + (r + 1) * row + 1, i + r * width, slot + r * w
+        at, out, p, into = source + r * row, target + (r + 1) * row + 1, i + r * width, slot + r * w
+        t0, t1 = _column(planes, at, row), _column(planes, at + 1, row)
         if ntk:
+            v0, v1 = _column(planes, at + half, row), _column(planes, at + half + 1, row)
             for c in range(w):
-                k, theta, slope = load(planes, at + c), load(planes, at + half + c), load(saved, into + c)
-                store(planes, out + c, slope * k + load(saved, into + 2 * area + c) * theta)
-                store(planes, out + half + c, slope * theta)
-                rest = load(saved, into + area + c) * k - load(saved, into + 3 * area + c) * theta
-                store(d_bar, p + c, load(d_bar, p + c) + rest)
+                t2, v2 = _column(planes, at + c + 2, row), _column(planes, at + half + c + 2, row)
+                box = v0 + v1 + v2
+                k, theta = (t0 + t1 + t2) * ninth + box * ta, box * ninth
+                t0, t1, v0, v1 = t1, t2, v1, v2
+                if relu:
+                    slope = load(saved, into + c)
+                    rest = load(saved, into + area + c) * k - load(saved, into + 3 * area + c) * theta
+                    store(d_bar, p + c, load(d_bar, p + c) + rest)
+                    k, theta = slope * k + load(saved, into + 2 * area + c) * theta, slope * theta
+                store(planes, out + c, k)
+                store(planes, out + half + c, theta)
         else:
             for c in range(w):
-                k = load(planes, at + c)
-                store(planes, out + c, load(saved, into + c) * k)
-                store(d_bar, p + c, load(d_bar, p + c) + load(saved, into + area + c) * k)
-
-
-@njit(**_OPTIONS)
-def _conv_back(planes: Any, source: int, target: int, half: int, h: int, w: int, sw: float, ta: float, ntk: bool) -> None:
-    """Cotangents of K and Θ after a convolution to those before it: σ_w² box K̄ + a box Θ̄, and σ_w² box Θ̄."""
-    _apart()
-    row, ninth, ta = w + 2, sw / 9.0, ta / 9.0
-    if not ntk:
-        _box(planes, source, target, h, w, ninth, 0.0, np.int64(0))
-        return
-    _clear_border(planes, target, h, w)
-    _clear_border(planes, target + half, h, w)
-    for r in range(h):
-        at, out = source + r * row, target + (r + 1) * row + 1
-        t0, t1 = _column(planes, at, row), _column(planes, at + 1, row)
-        v0, v1 = _column(planes, at + half, row), _column(planes, at + half + 1, row)
-        for c in range(w):
-            t2, v2 = _column(planes, at + c + 2, row), _column(planes, at + half + c + 2, row)
-            box = v0 + v1 + v2
-            store(planes, out + c, (t0 + t1 + t2) * ninth + box * ta)
-            store(planes, out + half + c, box * ninth)
-            t0, t1, v0, v1 = t1, t2, v1, v2
+                t2 = _column(planes, at + c + 2, row)
+                k = (t0 + t1 + t2) * ninth
+                t0, t1 = t1, t2
+                if relu:
+                    store(d_bar, p + c, load(d_bar, p + c) + load(saved, into + area + c) * k)
+                    k = load(saved, into + c) * k
+                store(planes, out + c, k)
 
 
 @njit(**_OPTIONS)
@@ -666,12 +659,14 @@ def _plane_back(plan: Plan, n: int, oy: int, ox: int, source: int, sides: Sides,
         slot += 4 * h * w * plan.convs[c, 0]
     target = 2 * half if source == 0 else source * 0
     for c in range(last, first - 1, -1):
-        if plan.convs[c, 0] and c < last:
+        relu, m = c > first and plan.convs[c - 1, 0] == 1, i
+        if relu:
             slot -= 4 * h * w
-            m = plan.convs[c, 1] + i
-            _relu_back(planes, source, target, half, h, w, work.saved, slot, ntk, work.d_bar, m, width)
-            source, target = target, source
-        _conv_back(planes, source, target, half, h, w, plan.weight, plan.tangents[c, 0], ntk)
+            m += plan.convs[c - 1, 1]
+        _conv_back(
+            planes, source, target, half, h, w, plan.weight, plan.tangents[c, 0], ntk,
+            relu, work.saved, slot, work.d_bar, m, width,
+        )  # fmt: skip
         source, target = target, source
     if n == 0:
         pixels = level[0] * width
@@ -704,14 +699,18 @@ def _pool_forth(plan: Plan, n: int, oy: int, ox: int, work: Work, start: int) ->
 
 @njit(inline="always")
 def _pool_back(plan: Plan, n: int, oy: int, ox: int, work: Work) -> None:
-    """Gather the cotangent of a plane into the third bordered plane; what VALID pooling drops is 0."""
-    level, after, bar, half = plan.levels[n], plan.levels[n + 1], 4 * plan.sizes[0], plan.sizes[0]
-    area = (level[0] - abs(oy) + 2) * (level[1] - abs(ox) + 2)
-    _fill(work.planes, bar, area, 0.0)
-    _pool(work.planes, bar, work.stored_bar, np.int64(0), oy, ox, level, after, plan.bases, np.int64(1))
-    if plan.ntk:
-        _fill(work.planes, bar + half, area, 0.0)
-        _pool(work.planes, bar + half, work.stored_bar, plan.sizes[1], oy, ox, level, after, plan.bases, np.int64(1))
+    """Gather the cotangent of a plane into the third bordered plane; what pools into nothing kept is 0."""
+    level, after, half = plan.levels[n], plan.levels[n + 1], plan.sizes[0]
+    h, w = level[0] - abs(oy), level[1] - abs(ox)
+    even = level[0] % 2 == 0 and level[1] % 2 == 0
+    covered = even and (abs(oy) + 1) >> 1 <= after[2] and (abs(ox) + 1) >> 1 <= after[3]
+    for part in range(1 + plan.ntk):
+        bar = (4 + part) * half
+        if covered:
+            _clear_border(work.planes, bar, h, w)
+        else:
+            _fill(work.planes, bar, (h + 2) * (w + 2), 0.0)
+        _pool(work.planes, bar, work.stored_bar, part * plan.sizes[1], oy, ox, level, after, plan.bases, np.int64(1))
 
 
 @njit(inline="always")
