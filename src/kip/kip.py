@@ -21,7 +21,7 @@ from kip.kernels.base import Kernel, Params, precision
 from kip.krr import Ridge, mean_square_loss
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
-from kip.sets import LabelledSet, one_hot
+from kip.sets import LabelledSet, check_points, check_targets, one_hot
 from kip.stream import Gradients, Plan, coefficients, gradients, predict, solved_gradients
 
 LABEL_MODES = ("auto", "fixed", "learned", "solved")
@@ -72,6 +72,8 @@ class Config:
     plan: Plan = field(default=Plan(), compare=False)
 
     def __post_init__(self) -> None:
+        if not self.kernels:
+            raise ValueError("`kernels` is empty; give at least one kernel such as kip.kernel('rbf')")
         for name in ("size", "steps", "judge_every", "judge_targets", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}")
@@ -81,13 +83,13 @@ class Config:
                 raise ValueError(f"`{name}` must be at least 1, or None; got {value}")
         _one_of("labels", self.labels, LABEL_MODES)
         _one_of("init", self.init, INITS)
-        if self.damping < 0:
+        if not (np.isfinite(self.damping) and self.damping >= 0):
             raise ValueError(f"`damping` must be zero or positive; got {self.damping}")
         if self.ridge.value == 0:
             raise ValueError(
                 "`ridge` must be positive for KIP: a pseudo-inverse has no gradient where the rank changes"
             )
-        if self.learn_kernel and not any(kernel.params for kernel in self.kernels):
+        if self.learn_kernel and not jax.tree.leaves([kernel.params for kernel in self.kernels]):
             raise ValueError("`learn_kernel` needs a kernel with hyper-parameters; use 'rbf', or engine='jax'")
 
     def mode(self, targets: int) -> str:
@@ -180,6 +182,15 @@ def _is_one_hot(problem: Problem) -> bool:
 
 def _check(problem: Problem, config: Config) -> None:
     n = len(problem.train)
+    check_points(problem.train.x, "train.x")
+    check_targets(problem.train.y, n, "train.y")
+    codes = np.asarray(problem.codes)
+    if codes.shape != (n,) or codes.dtype.kind not in "iu":
+        raise ValueError(f"`codes` must be {n} integers, one a point; got shape {codes.shape}, dtype {codes.dtype}")
+    if codes.min() < 0 or codes.max() >= problem.classes:
+        raise ValueError(
+            f"`codes` must lie in 0 … {problem.classes - 1}, the classes; got {codes.min()} … {codes.max()}"
+        )
     if config.size > n:
         raise ValueError(f"`size` must be at most the {n} training points; got {config.size}")
     if config.size < problem.classes:
@@ -235,8 +246,10 @@ def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
     norm = float(np.linalg.norm(found.x))
     if not (np.isfinite(found.loss) and np.isfinite(norm)):
         raise DivergedError(state)
-    state = _update(state, found, rows, which, problem, config)
-    return state, Info(state.step, found.loss_per_target, kernel.spec, norm)
+    moved = _update(state, found, rows, which, problem, config)
+    if not (np.isfinite(moved.x).all() and np.isfinite(moved.y).all()):
+        raise DivergedError(state)
+    return moved, Info(moved.step, found.loss_per_target, kernel.spec, norm)
 
 
 def _support_rows(state: State, config: Config) -> np.ndarray | None:
