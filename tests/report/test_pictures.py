@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from kip.report import pictures
+from kip.report.pictures import Column
 
 
 def opened(data: bytes | None) -> np.ndarray:
@@ -23,9 +24,9 @@ def test_images_stand_side_by_side_sorted_by_class() -> None:
     dark, light = np.zeros((4, 8, 8, 1)), np.zeros((4, 8, 8, 1))
     light[:, :4] = 1.0
     y = np.eye(2)[[1, 0, 1, 0]]
-    picture = opened(pictures.images([("before", dark), ("after", light)], y, ["a", "b"]))
+    picture = opened(pictures.images([Column("before", dark, y), Column("after", light, y)], ["a", "b"]))
     assert picture.shape[1] > 1.5 * picture.shape[0]
-    one = opened(pictures.images([("before", dark)], y, ["a", "b"]))
+    one = opened(pictures.images([Column("before", dark, y)], ["a", "b"]))
     assert picture.shape[1] == 2 * one.shape[1] + pictures.ROOM
 
 
@@ -44,7 +45,7 @@ def test_any_number_of_channels_and_points(channels: int) -> None:
     x = rng.normal(size=(230, 5, 6, channels))
     y = rng.normal(size=(230, 23))
     names = [f"class {i} ρ é" for i in range(23)]
-    assert opened(pictures.images([("x", x), ("y", x)], y, names)).shape[0] > 500
+    assert opened(pictures.images([Column("x", x, y), Column("y", x, y)], names)).shape[0] > 500
     assert opened(pictures.labels(y, names)).std() > 5
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kip.artefact import DistilledSet
     from kip.cli.measure import Measured
     from kip.data import Dataset
+    from kip.sets import LabelledSet
 
 
 @dataclass(frozen=True)
@@ -242,23 +243,23 @@ def _say_done(folder: Path, small: DistilledSet, measured: Measured, dataset: Da
     say(f"saved in {folder}; to use it: kip.load({str(folder)!r}).predict(raw)")
 
 
-def natural(task: Task) -> np.ndarray:
-    """The training points that the seed draws, before any corruption."""
+def natural(task: Task) -> LabelledSet:
+    """The training points that the seed draws, before any corruption, with their labels."""
     from kip.sampling import Stream, balanced, generator
 
     problem = task.problem
     rng = generator(task.options.seed, Stream.INIT)
-    return problem.train.x[balanced(problem.codes, problem.classes, task.config.size, key=rng)]
+    return problem.train.take(balanced(problem.codes, problem.classes, task.config.size, key=rng))
 
 
-def draw_set(small: DistilledSet, folder: Path, columns: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Write images.png, points in `columns` beside one another (preprocessed), and labels.png."""
+def draw_set(small: DistilledSet, folder: Path, columns: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> None:
+    """Write images.png, sets of (title, preprocessed points, labels) beside one another, and labels.png."""
     from kip.files import write_atomic
     from kip.report import pictures
 
     if small.x.ndim == 4:
-        shown = [(title, small.preprocess.invert(x)) for title, x in columns]
-        write_atomic(folder / "images.png", pictures.images(shown, small.y, small.classes))
+        shown = [pictures.Column(title, small.preprocess.invert(x), y) for title, x, y in columns]
+        write_atomic(folder / "images.png", pictures.images(shown, small.classes))
     write_atomic(folder / "labels.png", pictures.labels(small.y, small.classes))
 
 

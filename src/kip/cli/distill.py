@@ -139,7 +139,7 @@ class _Distillation:
         more = {"steps": learned.state.step, "kept_step": learned.checkpoint.step, "labels": labels}
 
         def draw(small: DistilledSet, folder: Path) -> None:
-            common.draw_set(small, folder, learning.columns(task, learned, common.natural(task)))
+            common.draw_set(small, folder, learning.columns(task, learned, small, common.natural(task)))
             learning.draw_curve(folder, f"{self.dataset.name} → {len(small)} points, kernel {small.kernel}")
 
         spent = {"preparing": preparing, "learning": learned.seconds}
@@ -157,7 +157,5 @@ def _say_plan(task: Task) -> None:
     options, n = task.options, len(task.problem.train)
     size, batch = task.config.size, task.config.batch or n
     augment = "" if options.augment == "none" else f", augmented ({options.augment})"
-    say(
-        f"distilling to {size} points: kernel {options.kernel}, labels {task.config.mode(n)}, "
-        f"{options.steps:,} steps of {batch:,} targets{augment}, rate {options.learning_rate:g}, seed {options.seed}"
-    )
+    say(f"distilling to {size} points: kernel {options.kernel}, labels {task.config.mode(n)}, seed {options.seed}")
+    say(f"{options.steps:,} steps of {batch:,} targets{augment}, rate {options.learning_rate:g} ({options.schedule})")

@@ -61,8 +61,11 @@ def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOpti
         spent = {"preparing": prepared - start, "learning": time.monotonic() - prepared}
 
         def draw(small: DistilledSet, folder: Path) -> None:
-            corrupted = [("original", common.natural(task))] if small.corruption.rho else []
-            common.draw_set(small, folder, [*corrupted, ("natural images" if not corrupted else "corrupted", small.x)])
+            drawn = common.natural(task)
+            columns = [("natural images", drawn.x, drawn.y)]
+            if small.corruption.rho:
+                columns.append((f"corrupted, ρ = {small.corruption.rho:g}", small.x, small.y))
+            common.draw_set(small, folder, columns)
 
         story = common.Story("labels solved", config, "solved", spent, {"labels": "solved"}, draw)
         return common.conclude(run, small, task, dataset, running, story, interrupt)

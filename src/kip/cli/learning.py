@@ -17,10 +17,12 @@ import numpy as np
 from kip import api, checkpoint, runs
 from kip import kip as algorithm
 from kip.api import Task
+from kip.artefact import DistilledSet
 from kip.cli.measure import validation_accuracy
 from kip.cli.progress import Interrupt, Ticker, say, steps
 from kip.data import Dataset
 from kip.kip import Checkpoint, Info, State
+from kip.sets import LabelledSet
 
 SAVE_EVERY = 10.0
 SAVE_SHARE = 0.02
@@ -142,14 +144,16 @@ def _last_finite(state: State) -> Checkpoint:
     return state.best[0] if state.best else Checkpoint(math.inf, state.step, state.x, state.y, state.log_params)
 
 
-def columns(task: Task, learned: Learned, natural: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def columns(
+    task: Task, learned: Learned, small: DistilledSet, natural: LabelledSet
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """What stands beside what on images.png: the start and what was learned; with corruption the originals too."""
-    start = algorithm.init(task.problem, task.config, key=task.options.seed).x
-    after = (f"learned, step {learned.checkpoint.step}", learned.checkpoint.x)
+    start = algorithm.init(task.problem, task.config, key=task.options.seed)
+    after = (f"learned, step {learned.checkpoint.step}", small.x, small.y)
     rho = task.config.corruption.rho
     if rho:
-        return [("original", natural), (f"corrupted, ρ = {rho:g}", start), after]
-    return [("noise" if task.config.init == "noise" else "initial", start), after]
+        return [("original", natural.x, natural.y), (f"corrupted, ρ = {rho:g}", start.x, start.y), after]
+    return [("noise" if task.config.init == "noise" else "initial", start.x, start.y), after]
 
 
 def draw_curve(folder: Path, title: str) -> None:

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -29,17 +29,26 @@ MOST_NAMES = 30
 """More classes than this are numbered on an axis, not named."""
 
 
-def images(columns: Sequence[tuple[str, np.ndarray]], y: np.ndarray, classes: Sequence[Any]) -> bytes:
-    """Sets of images beside one another, each under its title, sorted by class and captioned with it.
+class Column(NamedTuple):
+    """A set of images (n, h, w, ch) with its title and the label vectors its captions come from."""
 
-    `columns` pairs a title with images (n, h, w, ch), all of the same n points; `y` are the points' labels.
+    title: str
+    x: np.ndarray
+    y: np.ndarray
+
+
+def images(columns: Sequence[Column], classes: Sequence[Any]) -> bytes:
+    """Sets of images beside one another, each under its title and captioned with its labels' largest entry.
+
+    All hold the same points, which are sorted by their class in the first of them.
     """
-    codes = np.argmax(y, axis=1)
-    rows = shown(codes, gallery.MOST)
-    captions = [str(classes[code]) for code in codes[rows]]
+    rows = shown(np.argmax(columns[0].y, axis=1), gallery.MOST)
     across = 5 if len(rows) == 10 else min(10, len(rows), max(2, math.ceil(math.sqrt(len(rows)))))
-    of = "" if len(rows) == len(y) else f", {len(rows)} of {len(y)}"
-    sheets = [(title + of, gallery.sheet([("", x[rows])], captions, columns=across)) for title, x in columns]
+    of = "" if len(rows) == len(columns[0].x) else f", {len(rows)} of {len(columns[0].x)}"
+    sheets = []
+    for title, x, y in columns:
+        captions = [str(classes[code]) for code in np.argmax(y[rows], axis=1)]
+        sheets.append((title + of, gallery.sheet([("", x[rows])], captions, columns=across)))
     return _beside(sheets)
 
 
@@ -130,6 +139,7 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
         axes.set_ylabel("point, by its class")
     else:
         axes.set_ylabel(f"{n} points, by class")
+        axes.tick_params(labelsize=8)
         for edge in edges if len(edges) < n // 3 else ():
             axes.axhline(edge, color=INK, linewidth=0.4)
     if n * c <= 200:
