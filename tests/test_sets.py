@@ -20,11 +20,11 @@ def test_one_hot_is_mean_centred() -> None:
 
 def test_set_takes_rows_and_knows_its_classes() -> None:
     points = LabelledSet(np.arange(12.0).reshape(6, 2), one_hot(np.array([0, 1, 2, 0, 1, 2]), 3))
-    part = points.take([4, 2])
+    part = points.take(np.array([4, 2]))
     assert len(part) == 2
     assert part.x.tolist() == [[8, 9], [4, 5]]
     assert part.codes.tolist() == [1, 2]
-    assert len(points.take(slice(1, 4))) == 3
+    assert len(points.take(np.arange(1, 4))) == 3
 
 
 @given(st.lists(st.one_of(st.sampled_from(["cat", "dog", "eel"])), min_size=1))
