@@ -421,7 +421,6 @@ def last_update(chosen: optax.GradientTransformation) -> float:
         ({"init": "random"}, "`init` must be one of image, noise; got 'random'"),
         ({"damping": -1.0}, "`damping` must be zero or positive"),
         ({"damping": float("nan")}, "`damping` must be zero or positive"),
-        ({"ridge": Ridge(0.0)}, "`ridge` must be positive for KIP"),
         ({"kernels": ()}, "`kernels` is empty"),
         ({"kernels": (kip.kernel("linear"),), "learn_kernel": True}, "`learn_kernel` needs a kernel with hyper-param"),
         ({"kernels": (kip.kernel("linear&linear"),), "learn_kernel": True}, "`learn_kernel` needs a kernel"),
@@ -435,6 +434,7 @@ def test_bad_configurations_are_named(changes: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"ridge": Ridge(0.0)}, "`ridge` must be positive for KIP"),
         ({"size": 9}, "`size` must be at least the 10 classes; got 9. Use size=10"),
         ({"size": 1201}, "`size` must be at most the 1200 training points"),
         ({"batch": 1201}, "`batch` must be at most the 1200 training points"),

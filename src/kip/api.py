@@ -258,16 +258,20 @@ def resolve(options: Options, training: int, image: bool, kernels: tuple[Kernel,
     """The options with every None that has a default filled in, so that what is recorded is what was used."""
     expensive = not all(isinstance(k, InnerProductKernel) for k in kernels)
     chosen = defaults.choose(training=training, size=options.size, image=image, expensive=expensive)
-    augment = options.augment or (chosen.augment if kind == "other" or chosen.augment == "none" else kind)
-    steps = options.steps or chosen.steps
+    augment = chosen.augment if kind == "other" or chosen.augment == "none" else kind
+    steps = _given(options.steps, chosen.steps)
     return dataclasses.replace(
         options,
         steps=steps,
-        learning_rate=options.learning_rate or chosen.learning_rate,
-        batch=options.batch or chosen.batch,
-        augment=augment,
-        judge_every=options.judge_every or max(1, steps // 20),
+        learning_rate=_given(options.learning_rate, chosen.learning_rate),
+        batch=_given(options.batch, chosen.batch),
+        augment=_given(options.augment, augment),
+        judge_every=_given(options.judge_every, max(1, steps // 20)),
     )
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value
 
 
 def _config(

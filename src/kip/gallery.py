@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -41,7 +43,7 @@ def sheet(rows: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], colum
     block = columns * cell_w + GAP
     title = CAPTION_PIXELS + GAP if any(name for name, _ in rows) else 0
     page = Image.new("RGB", (block * len(rows) + GAP, lines * cell_h + GAP + title), PAPER)
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(11)
+    draw, font = ImageDraw.Draw(page), _font()
     for b, (name, images) in enumerate(rows):
         left = GAP + b * block
         draw.text((left, GAP // 2), name, INK, font=font)
@@ -50,6 +52,14 @@ def sheet(rows: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], colum
             page.paste(_enlarged(pixels), (x, y))
             draw.text((x, y + TILE_PIXELS + 1), _shortened(captions[i]), INK, font=font)
     return page
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which matplotlib carries: Pillow's own font has no accents."""
+    spec = importlib.util.find_spec("matplotlib")
+    assert spec is not None
+    assert spec.origin is not None
+    return ImageFont.truetype(Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf", 11)
 
 
 def _enlarged(pixels: np.ndarray) -> Image.Image:

@@ -85,10 +85,6 @@ class Config:
         _one_of("init", self.init, INITS)
         if not (np.isfinite(self.damping) and self.damping >= 0):
             raise ValueError(f"`damping` must be zero or positive; got {self.damping}")
-        if self.ridge.value == 0:
-            raise ValueError(
-                "`ridge` must be positive for KIP: a pseudo-inverse has no gradient where the rank changes"
-            )
         if self.learn_kernel and not jax.tree.leaves([kernel.params for kernel in self.kernels]):
             raise ValueError("`learn_kernel` needs a kernel with hyper-parameters; use 'rbf', or engine='jax'")
 

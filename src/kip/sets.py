@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+ALIGNMENT = 64
+"""Bytes. JAX uses an array where it lies if it is aligned so, and copies it otherwise; the copy of a batch can cost
+more than the products it is for. A row of most images is a multiple of it, so tiles of an aligned array are aligned."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array that JAX takes without a copy."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -23,9 +36,11 @@ class LabelledSet:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, rows: Any) -> LabelledSet:
-        """The subset at `rows` (indices or a slice)."""
-        return LabelledSet(self.x[rows], self.y[rows])
+    def take(self, rows: np.ndarray) -> LabelledSet:
+        """The subset at `rows` (indices)."""
+        x = aligned_empty((len(rows), *self.x.shape[1:]), self.x.dtype)
+        np.take(self.x, rows, axis=0, out=x, mode="clip")  # "raise" would take the rows into a buffer first
+        return LabelledSet(x, self.y[rows])
 
     @property
     def codes(self) -> np.ndarray:
@@ -52,7 +67,11 @@ def encode(labels: Any, classes: Sequence[Any] | None = None, name: str = "y") -
     if classes is None:
         found, codes = np.unique(labels, return_inverse=True)
         return codes, tuple(found.tolist())
-    index = {label: code for code, label in enumerate(classes)}
+    if labels.dtype.kind in "iu" and all(isinstance(label, str) for label in classes):
+        classes_or_codes: Sequence[Any] = range(len(classes))  # data sets with named classes store their codes
+    else:
+        classes_or_codes = classes
+    index = {label: code for code, label in enumerate(classes_or_codes)}
     unknown = sorted({label for label in labels.tolist() if label not in index}, key=str)
     if unknown:
         raise ValueError(f"`{name}` has the label {unknown[0]!r}, which is not one of the {len(classes)} classes")

@@ -17,7 +17,7 @@ import numpy as np
 
 from kip.kernels.base import Kernel, Params, precision
 from kip.krr import Factor, Ridge, cholesky, cholesky_solve
-from kip.sets import LabelledSet
+from kip.sets import LabelledSet, aligned_empty
 
 T = TypeVar("T")
 
@@ -94,7 +94,9 @@ def _cut(x: Any, y: np.ndarray | None, rows: int) -> Iterator[Tile]:
 
 def _pad(rows: np.ndarray, to: int) -> np.ndarray:
     # With copies of the last row, not with zeros: padding must be as harmless to a kernel as the data is.
-    return np.concatenate([rows, np.repeat(rows[-1:], to - len(rows), axis=0)])
+    padded = aligned_empty((to, *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)], padded[len(rows) :] = rows, rows[-1]
+    return padded
 
 
 @dataclass(frozen=True)

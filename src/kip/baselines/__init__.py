@@ -53,7 +53,7 @@ def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: in
 
 def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
     """Centroids of k-means within each class, with that class's label."""
-    from sklearn.cluster import KMeans
+    from scipy.cluster.vq import kmeans2  # scikit-learn's is no better here, and takes a second to import
 
     train, classes = task.problem.train, task.problem.classes
     shares = allocate(task.config.size, class_counts(task.problem.codes, classes))
@@ -61,7 +61,9 @@ def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
     for c in np.flatnonzero(shares):
         rows = np.flatnonzero(task.problem.codes == c)
         flat = train.x[rows].reshape(len(rows), -1)
-        found = KMeans(int(shares[c]), n_init=1, random_state=task.options.seed).fit(flat).cluster_centers_
+        found, _ = kmeans2(
+            flat, int(shares[c]), minit="++", iter=50, rng=generator(task.options.seed, Stream.BASELINE, int(c))
+        )
         centres.append(found.astype(train.x.dtype))
         labels.append(np.repeat(train.y[rows].mean(axis=0, keepdims=True), shares[c], axis=0))
     x = np.concatenate(centres).reshape(-1, *train.x.shape[1:])

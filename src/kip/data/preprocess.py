@@ -15,6 +15,7 @@ import numpy as np
 from scipy import linalg
 
 from kip.data.checks import check_finite, nearest, point_shape
+from kip.sets import aligned_empty
 
 STRENGTH = 1e-5
 """What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
@@ -68,7 +69,7 @@ class Preprocess(abc.ABC):
             raise ValueError(
                 f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
             )
-        out = np.empty((len(raw), int(np.prod(self.shape))), self.dtype)
+        out = aligned_empty((len(raw), int(np.prod(self.shape))), self.dtype)
         for rows, tile in _tiles(raw):
             out[rows] = self._apply(tile)
         return out.reshape(len(raw), *self.shape)

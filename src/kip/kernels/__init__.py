@@ -111,7 +111,8 @@ def _spatial(name: str, options: _Options, engine: str | None) -> Kernel:
 def _on_cpu() -> bool:
     import jax
 
-    return jax.default_backend() == "cpu"
+    # The default device is what `jax.default_device` or JAX_DEFAULT_DEVICE made it, not only the first backend.
+    return next(iter(jax.numpy.zeros(()).devices())).platform == "cpu"
 
 
 class _Options:
