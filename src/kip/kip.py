@@ -178,6 +178,8 @@ def _is_one_hot(problem: Problem) -> bool:
 
 def _check(problem: Problem, config: Config) -> None:
     n = len(problem.train)
+    if config.ridge.value == 0:
+        raise ValueError("`ridge` must be positive for KIP: a pseudo-inverse has no gradient where the rank changes")
     check_points(problem.train.x, "train.x")
     check_targets(problem.train.y, n, "train.y")
     codes = np.asarray(problem.codes)
