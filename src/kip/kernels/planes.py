@@ -269,9 +269,7 @@ def _at_read_in(
     return state.map(lambda k: k.sum() / (grid.y.size * grid.x.size) ** 2)
 
 
-def read_out(
-    recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: tuple[int, ...], params: Params
-) -> Any:
+def read_out(recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: tuple[int, ...], params: Params) -> Any:
     """Go through the dense layers to the kernel's value; v1 and v2 are each point's own variance at the read-in."""
     tangents = recipe.tangents(shape, params)[recipe.network.spatial.count("conv") :]
     own = [State(v1, None), State(v2, None)]
@@ -439,7 +437,7 @@ class PlanesKernel(NetworkKernel):
 
     @property
     def _recipe(self) -> Recipe:
-        return Recipe(self.network, self.nngp, self.width)
+        return Recipe(self.network, self.nngp, None if self.nngp else self.width)  # an NNGP has no width
 
     def _cast(self, dtype: Any) -> Params:
         return {name: np.asarray(value, dtype) for name, value in self.params.items()}

@@ -1,26 +1,34 @@
 """Convolutional and pooled network kernels on offset planes, in Numba for CPUs, with a hand-written pullback.
 
-This module prepares what `planes_jit` computes on: the plan of an architecture, images packed into SIMD lanes, the tasks
-of all cores; and it remembers the own variances of images it has seen, so that targets cost nothing at later steps.
+This module cuts the work of a Gram matrix or a pullback into the tasks of `planes_jit`, and remembers the own variances
+of images it has seen, so that targets cost nothing at later steps.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numba
 import numpy as np
 
 from kip.kernels import planes_jit
 from kip.kernels.base import Params, Pull, as_points, common_points, precision
-from kip.kernels.network import Network
-from kip.kernels.planes import Level, NetworkKernel, Recipe, State, levels, read_out
+from kip.kernels.lanes import (
+    Memo,
+    aligned,
+    content_hashes,
+    geometry,
+    lanes_of,
+    mirror_index,
+    mirrors,
+    pack,
+    spread,
+    threads,
+    unpack,
+)
+from kip.kernels.planes import NetworkKernel, Recipe, State, read_out
 
 MEMO_BYTES = 1 << 30
 """Own variances of images are remembered up to this size, the least recently used forgotten first."""
@@ -29,160 +37,7 @@ TARGET_BYTES = 1 << 27
 """Targets are packed into lanes by tiles of about this size."""
 
 
-def spread(count: int, task: Callable[[int, int], Any]) -> None:
-    """Call task(worker, n) for n below `count` on all cores.
-
-    Python's threads, since the jitted code gives up the interpreter lock: whoever is free takes the next task, and
-    unlike Numba's own threads they may be entered from several threads at once.
-    """
-    numbers = itertools.count()
-    failures: list[BaseException] = []
-
-    def work(worker: int) -> None:
-        try:
-            while not failures and (n := next(numbers)) < count:
-                task(worker, n)
-        except BaseException as failure:
-            failures.append(failure)
-
-    others = [threading.Thread(target=work, args=(worker,)) for worker in range(1, min(threads(), count))]
-    for thread in others:
-        thread.start()
-    work(0)
-    for thread in others:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-def threads() -> int:
-    """Cores to keep busy: those this process may use, or NUMBA_NUM_THREADS."""
-    return int(numba.config.NUMBA_NUM_THREADS)
-
-
-class Geometry(NamedTuple):
-    """An architecture on images of one shape, as the arrays that `planes_jit.Plan` holds."""
-
-    levels: np.ndarray
-    convs: np.ndarray
-    bases: np.ndarray
-    sizes: np.ndarray
-
-    @property
-    def work(self) -> int:
-        """Vectors of memory a thread needs."""
-        half, size, saved, image, maps = (int(n) for n in self.sizes)
-        return 6 * half + 4 * size + saved + 3 * image + 5 * maps + 1
-
-    @property
-    def maps(self) -> int:
-        """Numbers in the own variances of an image."""
-        return int(self.sizes[4])
-
-
-@functools.lru_cache(maxsize=64)
-def geometry(network: Network, shape: tuple[int, ...], own: bool) -> Geometry:
-    """Lay out the planes of `network` on images of `shape`; with `own`, those of an image with itself."""
-    plan = levels(network, shape, own=own) or [Level((), shape[0], shape[1], 0, 0)]
-    rows, convs, bases = [], [], [0]
-    size = maps = 0
-    for n, level in enumerate(plan):
-        rows.append([level.height, level.width, level.radius_y, level.radius_x, len(convs), 0, len(bases)])
-        for k, layer in enumerate(level.layers):
-            if layer == "conv":
-                has_relu = level.layers[k + 1 : k + 2] == ("relu",)
-                convs.append([has_relu, maps])
-                maps += has_relu * level.height * level.width
-        rows[-1][5] = len(convs) - rows[-1][4]
-        if n > 0:
-            for oy in range(-level.radius_y, level.radius_y + 1):
-                for ox in range(-level.radius_x, level.radius_x + 1):
-                    bases.append(size)
-                    size += (level.height - abs(oy)) * (level.width - abs(ox))
-    height, width, ch = shape
-    saved = 4 * max(row[5] * row[0] * row[1] for row in rows)
-    sizes = [(height + 2) * (width + 2), size, saved, height * width * ch, maps]
-    arrays = (np.array(a, np.int64) for a in (rows, np.reshape(convs, (-1, 2)), bases, sizes))
-    return Geometry(*arrays)
-
-
-def _aligned(*shape: int, dtype: Any) -> np.ndarray:
-    """An empty array that begins on a cache line, so that no vector straddles two."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + planes_jit.VECTOR_BYTES, np.uint8)
-    start = -raw.ctypes.data % planes_jit.VECTOR_BYTES
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def lanes_of(dtype: Any) -> int:
-    """Images in the lanes of a vector."""
-    return planes_jit.VECTOR_BYTES // np.dtype(dtype).itemsize
-
-
-def pack(x: np.ndarray) -> np.ndarray:
-    """Rows of numbers (n, m) as blocks of lanes (⌈n/lanes⌉, m·lanes); the last block is filled up with the last row."""
-    lanes = lanes_of(x.dtype)
-    blocks = -(-len(x) // lanes)
-    out = _aligned(blocks, x.shape[1], lanes, dtype=x.dtype)
-    whole = len(x) // lanes
-    out[:whole] = x[: whole * lanes].reshape(whole, lanes, x.shape[1]).transpose(0, 2, 1)
-    if whole < blocks:
-        rest = len(x) - whole * lanes
-        out[-1, :, :rest] = x[whole * lanes :].T
-        out[-1, :, rest:] = x[-1][:, None]
-    return out.reshape(blocks, x.shape[1] * lanes)
-
-
-def unpack(blocks: np.ndarray, n: int, lanes: int | None = None) -> np.ndarray:
-    """The inverse of `pack`."""
-    lanes = lanes or lanes_of(blocks.dtype)
-    count = blocks.shape[1] // lanes
-    return blocks.reshape(len(blocks), count, lanes).transpose(0, 2, 1).reshape(len(blocks) * lanes, count)[:n]
-
-
-class Memo:
-    """Own variances by the content of the image, bounded in bytes; a mirrored image finds its mirror's."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.bytes = limit, 0
-        self._rows: OrderedDict[tuple[Any, ...], np.ndarray] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def find(self, keys: list[tuple[Any, ...]]) -> list[np.ndarray | None]:
-        """What is remembered under each key."""
-        with self._lock:
-            for key in keys:
-                if key in self._rows:
-                    self._rows.move_to_end(key)
-            return [self._rows.get(key) for key in keys]
-
-    def keep(self, keys: list[tuple[Any, ...]], rows: np.ndarray) -> None:
-        """Remember one row a key, and forget the oldest beyond the limit."""
-        with self._lock:
-            for key, row in zip(keys, rows, strict=True):
-                old = self._rows.pop(key, None)
-                self.bytes += row.nbytes - (0 if old is None else old.nbytes)
-                self._rows[key] = row.copy()
-            while self.bytes > self.limit:
-                self.bytes -= self._rows.popitem(last=False)[1].nbytes
-
-
 memo = Memo(MEMO_BYTES)
-
-
-@functools.lru_cache(maxsize=16)
-def _hash_keys(shape: tuple[int, ...]) -> np.ndarray:
-    # odd multipliers, drawn once and for all
-    return np.random.default_rng(20200).integers(0, 1 << 64, (2, *shape), np.uint64) | np.uint64(1)
-
-
-def content_hashes(x: np.ndarray) -> np.ndarray:
-    """Two 64-bit hashes of each image (n, h, w, ch), then two of its mirror image: (n, 4)."""
-    words = np.ascontiguousarray(x).view(np.uint32).reshape(*x.shape[:3], -1)
-    out = np.zeros((len(x), 4), np.uint64)
-    keys, size = _hash_keys(words.shape[1:]), 64
-    spread(-(-len(x) // size), lambda _, n: planes_jit.hashes(words[n * size :][:size], keys, out[n * size :][:size]))
-    return out
 
 
 class Side(NamedTuple):
@@ -238,8 +93,8 @@ class NumbaPlanesKernel(NetworkKernel):
         _, b = self._engine(x2)
         side = engine.side(a, remember=False)  # a support set that is being learned is seen once
         k = np.empty((len(a), len(b)), a.dtype)
-        sums = []
-        for tile in engine.tiles(b):
+        sums, tiles = [], list(engine.tiles(b))
+        for tile in tiles:
             targets = engine.side(b[tile], remember=True)
             sums.append(engine.sums(side, targets))
             k[:, tile] = engine.read_out(sums[-1], side, targets)
@@ -247,7 +102,7 @@ class NumbaPlanesKernel(NetworkKernel):
         def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
             cotangent = np.asarray(cotangent, np.float64)
             bars = Side(np.zeros(side.x.shape), np.zeros(side.d.shape), np.zeros(len(a)))
-            for tile, tile_sums in zip(engine.tiles(b), sums, strict=True):
+            for tile, tile_sums in zip(tiles, sums, strict=True):
                 targets = engine.side(b[tile], remember=True)
                 sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
                 x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars)
@@ -273,7 +128,7 @@ class NumbaPlanesKernel(NetworkKernel):
         return _Engine(self, x.shape[1:], x.dtype), x
 
 
-_EMPTY = {name: (2, None) for name in planes_jit.Batch._fields} | {
+_EMPTY = dict.fromkeys(planes_jit.Batch._fields, (2, None)) | {
     "sums": (3, np.float64),
     "bars": (3, None),
     "x_bar": (2, np.float64),
@@ -327,7 +182,7 @@ class _Engine:
         for tile in self.tiles(rows):
             if self.maps:
                 y = pack(rows[tile])
-                d = _aligned(len(y), self.maps * self.lanes, dtype=self.dtype)
+                d = aligned(len(y), self.maps * self.lanes, dtype=self.dtype)
                 self._run([(planes_jit.OWN, 0, j, j + 1, 0) for j in range(len(y))], own=True, y=y, maps=d)
                 out[tile, :-1] = unpack(d, len(rows[tile]))
             if self.needs_variance:
@@ -343,7 +198,7 @@ class _Engine:
         """
         hashes = content_hashes(x)
         direct, mirrored = hashes[:, :2], hashes[:, 2:]
-        turn = (mirrored[:, 0] < direct[:, 0]) & _mirrors(self.network, self.shape)
+        turn = (mirrored[:, 0] < direct[:, 0]) & mirrors(self.network, self.shape)
         chosen = np.where(turn[:, None], mirrored, direct)
         name = (self.network, *self.params.values(), self.shape, self.dtype.str)
         keys = [(name, int(a), int(b)) for a, b in chosen]
@@ -359,7 +214,7 @@ class _Engine:
             if row is not None:
                 out[n] = row
         if turn.any():
-            out[turn] = out[turn][:, _mirror_index(self.network, self.shape)]
+            out[turn] = out[turn][:, mirror_index(self.network, self.shape)]
         return out
 
     # --- K and Θ at the read-in, and back
@@ -439,21 +294,21 @@ class _Engine:
         out[:, :, : bars.shape[2]] = bars * self._normal()
         return out
 
-    def _support(self, side: Side) -> dict[str, np.ndarray]:
+    def _support(self, side: Side) -> dict[str, Any]:
         s, r = side.roots()
         return {"x": side.x, "xs": s, "xr": r}
 
-    def _targets(self, side: Side) -> dict[str, np.ndarray]:
+    def _targets(self, side: Side) -> dict[str, Any]:
         s, r = side.roots()
         return {"y": pack(side.x), "ys": pack(s), "yr": pack(r)}
 
-    def _run(self, tasks: list[tuple[int, ...]], *, own: bool = False, nngp: bool = True, **arrays: np.ndarray) -> None:
+    def _run(self, tasks: Sequence[tuple[int, ...]], *, own: bool = False, nngp: bool = True, **arrays: Any) -> None:
         """Do the tasks of `planes_jit.run` on all cores."""
         plan, vectors = self._plan(own, nngp)
         empty = {name: np.empty((0,) * dim, dtype or self.dtype) for name, (dim, dtype) in _EMPTY.items()}
         batch = planes_jit.Batch(**{**empty, **arrays})
         rows = np.array(tasks, np.int64)
-        memory = [_aligned(vectors * self.lanes, dtype=self.dtype) for _ in range(min(threads(), len(tasks)))]
+        memory = [aligned(vectors * self.lanes, dtype=self.dtype) for _ in range(min(threads(), len(tasks)))]
         spread(len(tasks), lambda worker, n: planes_jit.run(plan, batch, rows[n], memory[worker]))
 
     # --- the dense layers
@@ -464,12 +319,12 @@ class _Engine:
             sw, sb = self.params.values()
             return (sw * (sums[0] if self.nngp else sums[0] + sums[1]) + sb).astype(self.dtype)
         with precision(self.dtype):
-            return np.asarray(_dense(self.recipe, self.shape, *self._dense_inputs(sums, side, targets)))
+            return np.array(_dense(self.recipe, self.shape, *self._dense_inputs(sums, side, targets)))
 
     def read_out_back(
         self, sums: np.ndarray, side: Side, targets: Side, cotangent: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The cotangent of the kernel's values to those of K and Θ at the read-in and of the support's variance there."""
+        """The cotangent of the kernel's values to those of K and Θ at the read-in and of the support's variances."""
         if not self.network.hidden:
             bar = self.params["weight_variance"] * cotangent
             return np.stack([bar, np.zeros_like(bar) if self.nngp else bar]), np.zeros(len(side.x))
@@ -496,22 +351,3 @@ def _dense(recipe: Recipe, shape: Any, sums: Any, v1: Any, v2: Any, params: Para
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _dense_back(recipe: Recipe, shape: Any, sums: Any, v1: Any, v2: Any, params: Params, cotangent: Any) -> Any:
     return jax.vjp(lambda s, v: _dense(recipe, shape, s, v, v2, params), sums, v1)[1](cotangent)
-
-
-@functools.lru_cache(maxsize=64)
-def _mirrors(network: Network, shape: tuple[int, ...]) -> bool:
-    """Whether a mirrored image has mirrored variances: not where pooling drops a last column."""
-    return all(level.width % 2 == 0 for level in levels(network, shape)[:-1])
-
-
-@functools.lru_cache(maxsize=64)
-def _mirror_index(network: Network, shape: tuple[int, ...]) -> np.ndarray:
-    """Where each number of a row of own variances comes from when the image is mirrored; the last one stays."""
-    parts, at = [], 0
-    for level in levels(network, shape, own=True):
-        for layer in level.layers:
-            if layer == "relu":
-                area = level.height * level.width
-                parts.append(np.arange(at, at + area).reshape(level.height, level.width)[:, ::-1].ravel())
-                at += area
-    return np.concatenate([*parts, [at]]).astype(np.intp)

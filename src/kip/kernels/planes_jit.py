@@ -10,6 +10,9 @@ The formulas are those of `planes`. With s = √d, r = 1/√d and S the pre-acti
     S̄ = ½κ₀ K̄ + m Θ̄      Θ̄_before = ½κ₀ Θ̄      d̄ += r (K̄ ¼ s′(κ₁ − uκ₀) − Θ̄ ½ r m S)      m = ½ Θ κ₀′(u) r r′
 """
 
+# mypy: disable-error-code="call-arg, arg-type, import-untyped"
+# (an intrinsic is called without the typing context that its definition takes, which its stubs do not know)
+
 from __future__ import annotations
 
 import math
@@ -28,7 +31,7 @@ from kip.kernels.relu import SNAP_ULPS
 VECTOR_BYTES = 64
 
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "boundscheck": False, "nogil": True}
-# Products and sums may be fused, and the sign of zero is free; nothing else is relaxed, so that the snap at u = ±1 stays.
+# Products and sums may be fused and the sign of zero is free; nothing else is relaxed: the snap at u = ±1 must stay.
 _FLAGS = ("contract", "nsz")
 
 
@@ -270,8 +273,10 @@ _QUARTER_OVER_PI = 0.25 / math.pi
 
 
 # --- one plane --------------------------------------------------------------------------------------------------------
-# A plane is addressed in its buffer by the start of K; Θ lies `half` vectors further on. `i` and `j` are the positions of
-# its first entry in the maps of the support image (lanes `x`, ½s, r) and of the targets (lanes `y`, s, r).
+# A plane is addressed in its buffer by the start of K; Θ lies `half` vectors further on. `i` and `j` are the positions
+# of its first entry in the maps of the support image (lanes `x`, ½s, r) and of the targets (lanes `y`, s, r).
+#
+# Constants are passed on as np.int64(0), never 0: Numba compiles a function anew for each literal it is called with.
 
 
 @njit(**_OPTIONS)
@@ -346,7 +351,7 @@ def _box(planes: Any, source: int, target: int, h: int, w: int, scale: float, sh
             t0, t1 = t1, t2
 
 
-# What a layer does besides: nothing; save what its adjoint needs; or, as the last layer of a level on the way back, turn
+# What a layer does besides: nothing; save what its adjoint needs; or, as the last of a level on the way back, turn
 # round at once: take the cotangent that lies in the third bordered plane, at `bar`, and give the one before the ReLU.
 PLAIN, SAVE, TURN = 0, 1, 2
 
@@ -585,7 +590,11 @@ class Sides(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Buffers of one thread: three bordered planes of K and Θ, the planes between levels and their cotangents, …"""
+    """Buffers of one thread.
+
+    Three bordered planes of K and Θ; the planes between levels, and their cotangents; what layers saved; cotangents of
+    the support image and of its variances; one vector to spare.
+    """
 
     planes: np.ndarray
     stored: np.ndarray
