@@ -93,17 +93,18 @@ class NumbaPlanesKernel(NetworkKernel):
         _, b = self._engine(x2)
         side = engine.side(a, remember=False)  # a support set that is being learned is seen once
         k = np.empty((len(a), len(b)), a.dtype)
-        sums, tiles = [], list(engine.tiles(b))
-        for tile in tiles:
+        tiles, sums, kept = list(engine.tiles(b)), [], {}
+        for n, tile in enumerate(tiles):
             targets = engine.side(b[tile], remember=True)
             sums.append(engine.sums(side, targets))
             k[:, tile] = engine.read_out(sums[-1], side, targets)
+            kept = {n: targets}  # the last tile, which is often the only one
 
         def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
             cotangent = np.asarray(cotangent, np.float64)
             bars = Side(np.zeros(side.x.shape), np.zeros(side.d.shape), np.zeros(len(a)))
-            for tile, tile_sums in zip(tiles, sums, strict=True):
-                targets = engine.side(b[tile], remember=True)
+            for n, (tile, tile_sums) in enumerate(zip(tiles, sums, strict=True)):
+                targets = kept[n] if n in kept else engine.side(b[tile], remember=True)
                 sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
                 x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars)
                 bars = Side(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
@@ -126,6 +127,20 @@ class NumbaPlanesKernel(NetworkKernel):
         self.network.check(x.shape[1:])
         x = x if x.ndim == 4 else x[:, None, None]
         return _Engine(self, x.shape[1:], x.dtype), x
+
+
+# Tasks to have at least, for cores to share; and rows of cotangents to keep at most, about.
+_TASKS, _MOST_ROWS = 32, 512
+
+
+def _parts(others: int) -> int:
+    """Into how many parts to cut the support set, where there are already so many tasks by targets."""
+    return max(1, -(-_TASKS // max(others, 1)))
+
+
+def _each(kind: int, blocks: int) -> list[tuple[int, ...]]:
+    """One task a block: its own variances, or each of its images paired with itself."""
+    return [(kind, -1, 0, j, j + 1, 0, 1) for j in range(blocks)]
 
 
 _EMPTY = dict.fromkeys(planes_jit.Batch._fields, (2, None)) | {
@@ -183,7 +198,7 @@ class _Engine:
             if self.maps:
                 y = pack(rows[tile])
                 d = aligned(len(y), self.maps * self.lanes, dtype=self.dtype)
-                self._run([(planes_jit.OWN, 0, j, j + 1, 0) for j in range(len(y))], own=True, y=y, maps=d)
+                self._run(_each(planes_jit.OWN, len(y)), own=True, y=y, maps=d)
                 out[tile, :-1] = unpack(d, len(rows[tile]))
             if self.needs_variance:
                 side = Side(rows[tile], np.ascontiguousarray(out[tile, :-1]), out[tile, -1])
@@ -229,21 +244,23 @@ class _Engine:
         """K and Θ at the read-in, (2, n1, n2) in float64; with `half`, where j ≥ i at least."""
         n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
         blocks = len(arrays["y"])
-        length = max(1, n * blocks // (32 * threads()))
-        firsts = [i // self.lanes if half else 0 for i in range(n)]
+        length = max(1, min(planes_jit.TOGETHER, blocks // _TASKS))
+        step = max(1, -(-n // _parts(blocks // length)))
         tasks = [
-            (i, j, min(j + length, blocks)) for i, first in enumerate(firsts) for j in range(first, blocks, length)
+            (planes_jit.FORTH, i, min(i + step, end), j, min(j + length, blocks), 0, 1)
+            for j in range(0, blocks, length)
+            for end in [min(n, (j + length) * self.lanes) if half else n]
+            for i in range(0, end, step)
         ]
         out = np.zeros((2, n, blocks * self.lanes))
-        self._run([(planes_jit.FORTH, *task, 0) for task in tasks], nngp=self.nngp, sums=out, **arrays)
+        self._run(tasks, nngp=self.nngp, sums=out, **arrays)
         return out[:, :, : len(targets.x)] * self._normal()
 
     def own_sums(self, side: Side, *, nngp: bool) -> np.ndarray:
         """K and Θ at the read-in of each image with itself, (2, n)."""
         arrays = self._targets(side)
         out = np.zeros((2, 1, len(arrays["y"]) * self.lanes))
-        tasks = [(planes_jit.FORTH, -1, j, j + 1, 0) for j in range(len(arrays["y"]))]
-        self._run(tasks, nngp=nngp, sums=out, **arrays)
+        self._run(_each(planes_jit.FORTH, len(arrays["y"])), nngp=nngp, sums=out, **arrays)
         return out[:, 0, : len(side.x)] * self._normal()
 
     def pull_pairs(self, side: Side, targets: Side, bars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -251,12 +268,13 @@ class _Engine:
         n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
         blocks = len(arrays["y"])
         # the number of shares does not depend on the machine, so that sums are taken in one order everywhere
-        length = max(1, -(-blocks // -(-64 // max(n, 1))))
+        length = max(1, -(-blocks // -(-_MOST_ROWS // max(n, 1))))
         starts = range(0, blocks, length)
+        step = max(1, -(-n // _parts(len(starts))))
         tasks = [
-            (planes_jit.BACK, i, j, min(j + length, blocks), i * len(starts) + share)
-            for i in range(n)
+            (planes_jit.BACK, i, min(i + step, n), j, min(j + length, blocks), share, len(starts))
             for share, j in enumerate(starts)
+            for i in range(0, n, step)
         ]
         x_bar, d_bar = (np.zeros((n * len(starts), m)) for m in (side.x.shape[1], self.maps))
         padded = self._padded(bars, blocks)
@@ -273,8 +291,7 @@ class _Engine:
             return x_bar
         y, maps_bar = pack(side.x), pack(d_bar.astype(self.dtype))
         maps, image_bar = np.empty_like(maps_bar), np.empty_like(y)
-        tasks = [(planes_jit.OWN, 0, j, j + 1, 0) for j in range(len(y))]
-        self._run(tasks, own=True, y=y, maps=maps, maps_bar=maps_bar, image_bar=image_bar)
+        self._run(_each(planes_jit.OWN, len(y)), own=True, y=y, maps=maps, maps_bar=maps_bar, image_bar=image_bar)
         return x_bar + unpack(image_bar, n)
 
     def _pull_variance(self, side: Side, bar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -283,8 +300,7 @@ class _Engine:
         blocks = len(arrays["y"])
         bars = self._padded(np.stack([bar, np.zeros_like(bar)])[:, None], blocks)
         x_bar, d_bar = (np.zeros((blocks, m * self.lanes)) for m in (side.x.shape[1], self.maps))
-        tasks = [(planes_jit.BACK, -1, j, j + 1, j) for j in range(blocks)]
-        self._run(tasks, bars=bars, x_bar=x_bar, d_bar=d_bar, **arrays)
+        self._run(_each(planes_jit.BACK, blocks), bars=bars, x_bar=x_bar, d_bar=d_bar, **arrays)
         # the image stands on both sides, and the derivative to either is the same
         return 2 * unpack(x_bar, len(bar), self.lanes), 2 * unpack(d_bar, len(bar), self.lanes)
 

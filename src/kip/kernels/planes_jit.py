@@ -305,6 +305,12 @@ def _inner_products(
     _clear_border(planes, np.int64(0), h, w)
     for r in range(h):
         at, p, q = (r + 1) * (w + 2) + 1, i + r * width, j + r * width
+        if ch == 3:  # colour images, without a loop over channels in the innermost
+            for c in range(w):
+                red, green = load(x, p + c) * load(y, q + c), load(x, pixels + p + c) * load(y, pixels + q + c)
+                blue = load(x, 2 * pixels + p + c) * load(y, 2 * pixels + q + c)
+                store(planes, at + c, red + green + blue)
+            continue
         for c in range(w):
             value = load(x, p + c) * load(y, q + c)
             for k in range(1, ch):
@@ -871,7 +877,7 @@ def _unrecord(planes: Any, start: int, h: int, w: int, m: int, sides: Sides, inn
 @njit(**_OPTIONS)
 def _divide(plan: Plan, work: Any) -> Any:
     """Cut a thread's memory into `Work` and the six lanes of `Sides`."""
-    lanes = 64 // work.itemsize
+    lanes = VECTOR_BYTES // work.itemsize
     half, size, saved, image, maps = plan.sizes[0], plan.sizes[1], plan.sizes[2], plan.sizes[3], plan.sizes[4]
     cuts = np.zeros(14, np.int64)
     for n, count in enumerate(
@@ -938,7 +944,7 @@ def _add_bars(plan: Plan, batch: Batch, row: int, work: Work, sides: Sides, summ
         store(work.d_bar, v, load(work.d_bar, v) * load(sides.xr, v))
     if summed:
         for v in range(plan.sizes[3]):
-            batch.x_bar[row, v] += total(load(work.x_bar, v)) / channels
+            batch.x_bar[row, v] += total(load(work.x_bar, v)) * (1.0 / channels)
         for v in range(plan.sizes[4]):
             batch.d_bar[row, v] += total(load(work.d_bar, v))
     else:
@@ -973,42 +979,46 @@ class Batch(NamedTuple):
 
 OWN, FORTH, BACK = 0, 1, 2
 
-# Cotangents of so many blocks are summed lane by lane before they are added in double precision, which costs more.
-_BLOCKS_SUMMED = 4
+# So many blocks of targets stay in cache while support images pass, and share the cost of spreading each over the lanes
+# and of adding up its cotangents in double precision.
+TOGETHER = 2
 
 
 @njit(**_OPTIONS)
 def run(plan: Plan, batch: Batch, task: Any, memory: Any) -> None:
-    """Do one task (kind, i, first, last, row) in a thread's own memory.
+    """Do one task (kind, i, i_end, j, j_end, share, shares) in a thread's own memory.
 
-    OWN: the variances of block `first`. FORTH: K and Θ, summed as the read-in does, of support image i against the
-    blocks from `first` to `last`. BACK: the pullback of these sums, added to `row` of the cotangents. Where i < 0 each
-    image of a block is paired with itself; its cotangents are then the first argument's share, lane by lane.
+    OWN: the variances of the blocks from j to j_end. FORTH: K and Θ, summed as the read-in does, of the support images
+    from i to i_end against these blocks. BACK: the pullback of these sums, added to row i·shares + share of the
+    cotangents. Where i < 0 each image of the one block j is paired with itself; its cotangents are then the first
+    argument's share, lane by lane, in row j.
     """
     work, sides = _divide(plan, memory)
-    kind, i, lanes = task[0], task[1], 64 // memory.itemsize
-    if kind == OWN:
-        _own(plan, batch, task[2], work, sides)
-        return
+    kind, lanes = task[0], VECTOR_BYTES // memory.itemsize
     sums = np.zeros((2, lanes))
-    for j in range(task[2], task[3]):
-        if i < 0 or j == task[2]:
-            _set_support(plan, batch, i, j, sides)
-        pair = Sides(sides.x, sides.xs, sides.xr, batch.y[j], batch.ys[j], batch.yr[j])
-        sums[:] = 0.0
-        _levels_forth(plan, plan.levels.shape[0] - (kind == BACK), pair, work, sums)
-        if kind == FORTH:
-            for k in range(lanes):
-                batch.sums[0, max(i, 0), j * lanes + k] = sums[0, k]
-                batch.sums[1, max(i, 0), j * lanes + k] = sums[1, k]
-        else:
-            bars = batch.bars[:, max(i, 0), j * lanes : (j + 1) * lanes]
-            if i < 0 or (j - task[2]) % _BLOCKS_SUMMED == 0:
+    if kind == OWN:
+        for j in range(task[3], task[4]):
+            _own(plan, batch, j, work, sides)
+        return
+    for first in range(task[3], task[4], TOGETHER):
+        for i in range(task[1], task[2]):
+            _set_support(plan, batch, i, first, sides)
+            if kind == BACK:
                 _fill(work.x_bar, np.int64(0), plan.sizes[3], 0.0)
                 _fill(work.d_bar, np.int64(0), plan.sizes[4], 0.0)
-            _levels_back(plan, pair, work, bars[0], bars[1])
-            if i < 0 or (j - task[2]) % _BLOCKS_SUMMED == _BLOCKS_SUMMED - 1 or j + 1 == task[3]:
-                _add_bars(plan, batch, task[4], work, sides, i >= 0)
+            for j in range(first, min(first + TOGETHER, task[4])):
+                pair = Sides(sides.x, sides.xs, sides.xr, batch.y[j], batch.ys[j], batch.yr[j])
+                sums[:] = 0.0
+                _levels_forth(plan, plan.levels.shape[0] - (kind == BACK), pair, work, sums)
+                if kind == BACK:
+                    bars = batch.bars[:, max(i, 0), j * lanes : (j + 1) * lanes]
+                    _levels_back(plan, pair, work, bars[0], bars[1])
+                    continue
+                for k in range(lanes):
+                    batch.sums[0, max(i, 0), j * lanes + k] = sums[0, k]
+                    batch.sums[1, max(i, 0), j * lanes + k] = sums[1, k]
+            if kind == BACK:
+                _add_bars(plan, batch, first if i < 0 else i * task[6] + task[5], work, sides, i >= 0)
 
 
 @njit(**_OPTIONS)
