@@ -37,7 +37,7 @@ for name in ("neural_tangents.experimental", "neural_tangents.experimental.empir
 import jax, jax.numpy as jnp
 from neural_tangents import stax
 
-W, B = dict(W_std=2 ** 0.5, b_std=1e-2), ("conv", "relu", "pool", "flatten", "gap", "dense")
+W = dict(W_std=2 ** 0.5, b_std=1e-2)
 LAYER = dict(
     conv=lambda: stax.Conv(128, (3, 3), padding="SAME", **W), relu=lambda: stax.Relu(),
     pool=lambda: stax.AvgPool((2, 2), (2, 2)), flatten=lambda: stax.Flatten(), gap=lambda: stax.GlobalAvgPool(),
@@ -104,8 +104,10 @@ class NeuralTangents:
             [str(python), "-c", THEIRS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
         )
 
-    def measure(self, name: str, nngp: bool, shape: tuple[int, ...], sizes: tuple[int, int], repeats: int) -> dict:
-        """Forward and, where its memory allows, forward with the gradient, in ms a pair."""
+    def measure(
+        self, name: str, nngp: bool, shape: tuple[int, ...], sizes: tuple[int, int], repeats: int, gradient: bool
+    ) -> dict:
+        """Forward and, where asked for, forward with the gradient, in ms a pair."""
         from kip.kernels.network import named
 
         network = named(name)
@@ -116,7 +118,7 @@ class NeuralTangents:
             "shape": shape,
             "sizes": sizes,
             "repeats": repeats,
-            "gradient": True,
+            "gradient": gradient,
         }
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -144,7 +146,7 @@ def main() -> None:
             found = [
                 ours("numba", name, nngp, shape, few, repeats),
                 ours("jax", name, nngp, shape, fewer, repeats),
-                theirs.measure(name, nngp, shape, fewest, repeats) if theirs else {},
+                theirs.measure(name, nngp, shape, fewest, repeats, not options.quick) if theirs else {},
             ]
             for part, title in (("forward", "forward"), ("both", "+pullback")):
                 values = [result.get(part) for result in found]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.kernels.test_planes_cpu import check_against_oracle, network, oracle, oracle_cases, oracle_kernel
+from tests.support import require_dataset
 from tests.tolerances import assert_close
 
 from kip.kernels import planes
@@ -132,6 +133,18 @@ def test_engines_agree_on_images_of_real_size(name: str, shape: tuple[int, ...])
     arch, _, flag = name.partition(":")
     fast, plain = (engine(network(arch), nngp=bool(flag)) for engine in (NumbaPlanesKernel, PlanesKernel))
     assert_close(fast.gram(x1, x2), plain.gram(x1, x2), "value", np.float32)
+
+
+@pytest.mark.parametrize(("data", "name"), [("mnist", "conv2"), ("cifar10", "convnet3")])
+def test_engines_agree_on_real_images(data: str, name: str) -> None:
+    """Real images have flat borders, where variances are small and neighbours alike; values and gradients."""
+    x = require_dataset(data).x_train[:7].astype(np.float32) / 255
+    x = x.reshape(*x.shape[:3], -1)
+    x1, x2 = x[:2] - x.mean(), x[1:] - x.mean()  # one image is on both sides
+    fast, plain = (engine(network(name)) for engine in (NumbaPlanesKernel, PlanesKernel))
+    (k_fast, pull_fast), (k_plain, pull_plain) = fast.vjp(x1, x2), plain.vjp(x1, x2)
+    assert_close(k_fast, k_plain, "value", np.float32)
+    assert_close(pull_fast(np.ones((2, 6)))[0], pull_plain(np.ones((2, 6)))[0], "gradient", np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
