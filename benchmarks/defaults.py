@@ -2,8 +2,8 @@
 
     python benchmarks/defaults.py [--data mnist,cifar10] [--sizes 10,100] [--seeds 2] [--out results/defaults.json]
 
-A tenth of the training set is held out; the test set is never opened. Every setting of the grid is distilled with RBF and
-scored on the held-out part; results are appended as they come, and settings already there are not run again.
+A tenth of the training set is held out; the test set is never opened. Every setting of the grid is distilled with RBF
+and scored on the held-out part; results are appended as they come, and settings already there are not run again.
 """
 
 from __future__ import annotations

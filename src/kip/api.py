@@ -184,7 +184,7 @@ def prepare(
     ridge = Ridge(options.ridge, not options.plain_ridge)
     corruption = Corruption(options.corruption, options.fill, options.by_pixel)
     rows, held_out = _split(codes, len(classes_), options)
-    options = resolve(options, len(rows), raw.ndim > 2, kernels, kind)
+    options = resolve(options, len(rows), kernels, kind)
     config = _config(options, kernels, ridge, corruption, optimiser, plan)
     _check_sizes(options, codes[rows], len(classes_))
     fitted = fit(options.preprocess, raw[rows], dtype=np.dtype(options.dtype))
@@ -254,18 +254,17 @@ def _split(codes: np.ndarray, classes: int, options: Options) -> tuple[np.ndarra
     return rows, np.flatnonzero(held_out)
 
 
-def resolve(options: Options, training: int, image: bool, kernels: tuple[Kernel, ...], kind: str) -> Options:
+def resolve(options: Options, training: int, kernels: tuple[Kernel, ...], kind: str) -> Options:
     """The options with every None that has a default filled in, so that what is recorded is what was used."""
     expensive = not all(isinstance(k, InnerProductKernel) for k in kernels)
-    chosen = defaults.choose(training=training, size=options.size, image=image, expensive=expensive)
-    augment = chosen.augment if kind == "other" or chosen.augment == "none" else kind
+    chosen = defaults.choose(training=training, size=options.size, kind=kind, expensive=expensive)
     steps = _given(options.steps, chosen.steps)
     return dataclasses.replace(
         options,
         steps=steps,
         learning_rate=_given(options.learning_rate, chosen.learning_rate),
         batch=_given(options.batch, chosen.batch),
-        augment=_given(options.augment, augment),
+        augment=_given(options.augment, chosen.augment),
         judge_every=_given(options.judge_every, max(1, steps // 20)),
     )
 

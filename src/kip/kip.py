@@ -241,7 +241,7 @@ def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
     rows = _support_rows(state, config)
     targets = sample_targets(problem, config, key=state.key, step=state.step)
     found = _gradients(kernel, state, rows, targets, problem, config)
-    norm = float(np.linalg.norm(found.x))
+    norm = float(np.sqrt(np.sum(np.square(found.x))))
     if not (np.isfinite(found.loss) and np.isfinite(norm)):
         raise DivergedError(state)
     moved = _update(state, found, rows, which, problem, config)

@@ -248,9 +248,17 @@ def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, 
         k_st = kernel.gram(x_support, tile.x)
     else:
         k_st, _ = kept[tile.index] = kernel.vjp(x_support, tile.x)
-    k_st = k_st[:, : tile.valid].astype(np.float64)
     assert tile.y is not None
-    return Normal(k_st @ k_st.T, k_st @ tile.y[: tile.valid])
+    # By JAX, not NumPy: BLAS's own threads spin while they wait for work, and steal the cores from JAX's.
+    with precision(np.float64):
+        gram, right = _normal_terms(k_st, tile.y, tile.weight)
+    return Normal(np.asarray(gram), np.asarray(right))
+
+
+@jax.jit
+def _normal_terms(k_st: jax.Array, y: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    k_st = k_st.astype(jnp.float64) * weight.T
+    return k_st @ k_st.T, k_st @ y
 
 
 def _k_ss(kernel: Kernel, x_support: np.ndarray) -> np.ndarray:
