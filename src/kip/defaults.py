@@ -21,8 +21,8 @@ class Defaults:
 def choose(*, training: int, size: int, kind: str, expensive: bool) -> Defaults:
     """Defaults for `size` support points learned from `training` points of a `kind`.
 
-    `expensive` means a convolutional kernel, of which a step sees fewer targets. Photographs are augmented: without it a
-    hundred learned images fit their training set and little else. Digits gain nothing from it in so few steps.
+    `expensive` means a convolutional kernel, of which a step sees fewer targets. Photographs are augmented: without it
+    a hundred learned images fit their training set and little else. Digits gain nothing from it in so few steps.
     """
     if expensive:
         return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), "flips" if kind == "photos" else "none")
