@@ -1,0 +1,138 @@
+import numpy as np
+import optax
+import pytest
+
+import kip
+from kip import api, baselines
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [60, 40, 20])
+    return rng.normal(size=(120, 5)) + 3 * np.eye(3, 5)[y], y
+
+
+def test_distillation_beats_a_random_subset(data):
+    x, y = data
+    task = api.prepare(x, y, api.Options(size=3))
+    natural = baselines.random_subset(task, x, y, draws=10)
+    small = kip.distill(x, y, size=3, steps=60)
+    assert small.score(x, y) > natural.mean
+    assert natural.std > 0
+
+
+def test_the_same_seed_gives_the_same_set(data):
+    one, two, other = (kip.distill(*data, size=3, steps=5, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.x, two.x)
+    np.testing.assert_array_equal(one.y, two.y)
+    assert not np.array_equal(one.x, other.x)
+
+
+def test_soft_targets_are_taken_as_they_are(data):
+    x, y = data
+    soft = np.eye(3)[y] * 0.8 + 0.1
+    small = kip.distill(x, soft, size=3, steps=5)
+    assert small.classes == (0, 1, 2)
+    assert small.score(x, y) > 0.8
+
+
+def test_label_solve_takes_a_size_or_rows(data):
+    x, y = data
+    by_size = kip.label_solve(x, y, size=6)
+    assert len(by_size) == 6
+    by_rows = kip.label_solve(x, y, support=[0, 70, 110])
+    np.testing.assert_allclose(by_rows.images(), x[[0, 70, 110]], atol=1e-5)
+    exact = kip.label_solve(x, y, size=6, ridge=0.0)
+    assert exact.score(x, y) > 0.8
+    with pytest.raises(ValueError, match="either `size` or `support`"):
+        kip.label_solve(x, y)
+    with pytest.raises(ValueError, match="rows from 0 to 119"):
+        kip.label_solve(x, y, support=[500])
+
+
+def test_an_optimiser_a_callback_and_a_stop_are_handed_in(data):
+    seen = []
+    kip.distill(
+        *data,
+        size=3,
+        steps=50,
+        optimiser=optax.sgd(1e-3),
+        callback=lambda s, i: seen.append(i.step),
+        stop=lambda: len(seen) >= 4,
+    )
+    assert seen == [1, 2, 3, 4]
+
+
+def test_a_time_budget_ends_the_run(data):
+    now = iter(range(100))
+    stop = api.within(3, lambda: next(now))
+    assert [stop() for _ in range(4)] == [False, False, True, True]
+    with pytest.raises(ValueError, match="`time_budget` must be positive"):
+        api.within(0, lambda: 0.0)
+
+
+def test_validation_rows_are_held_out_and_targets_limited(data):
+    x, y = data
+    task = api.prepare(x, y, api.Options(size=3, validation=0.25, targets=60))
+    assert len(task.problem.train) == 60
+    assert len(task.validation) == 30
+    assert task.original_size == 120
+
+
+def test_what_was_not_given_is_recorded(data):
+    options = api.prepare(*data, api.Options(size=3)).options
+    assert options.steps
+    assert options.learning_rate
+    assert options.augment == "none"
+    assert options.batch is None  # fewer training points than a batch: all of them
+
+
+def test_baselines_agree_on_what_they_score(data):
+    x, y = data
+    task = api.prepare(x, y, api.Options(size=6))
+    full = baselines.full_training_set(task, x, y)
+    assert full.mean > 0.95
+    assert baselines.full_training_set(task, x, y, reach=10) is None
+    solved = baselines.label_solved(task, x, y, draws=3)
+    assert len(solved.accuracies) == 3
+    assert solved.mean > 0.8
+    centres = baselines.kmeans(task, x, y)
+    assert centres.mean > 0.8
+    assert centres.scores.shape == (120, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": np.full((120, 5), np.nan)}, "`x` holds NaN or infinity"),
+        ({"x": np.zeros((0, 5)), "y": []}, "`x` is empty"),
+        ({"x": np.zeros(120)}, "`x` must be images"),
+        ({"y": np.zeros(120, int)}, "one class only"),
+        ({"y": np.zeros(119, int)}, "`y` has 119 labels for 120 points"),
+        ({"y": np.linspace(0, 1, 120)}, "got fractions"),
+        ({"size": 2}, "`size` must be at least the 3 classes; got 2. Use size=3"),
+        ({"size": 121}, "`size` must be at most the 120 training points"),
+        ({"batch": 500}, "`batch` must be at most"),
+        ({"steps": 0}, "`steps` must be at least 1"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+        ({"corruption": 1.0}, "`corruption` must be a fraction in"),
+        ({"corruption": -0.1}, "`corruption` must be a fraction in"),
+        ({"ridge": -1.0}, "`ridge` must be zero or positive"),
+        ({"kernel": "rfb"}, "did you mean 'rbf'"),
+        ({"labels": "learnt"}, "`labels` must be one of"),
+        ({"dtype": "float16"}, "`dtype` must be float32 or float64"),
+        ({"validation": 1.0}, "`validation` must be a fraction"),
+        ({"schedule": "linear"}, "`schedule` must be one of"),
+        ({"augment": "digits"}, "`augment` works on images"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_computed(data, changes, message):
+    arguments = {"x": data[0], "y": data[1], "size": 3, **changes}
+    with pytest.raises(ValueError, match=message):
+        kip.distill(arguments.pop("x"), arguments.pop("y"), **arguments)
+
+
+def test_an_unknown_option_is_named(data):
+    with pytest.raises(TypeError, match="unexpected argument 'speed'"):
+        kip.distill(*data, size=3, speed=2)
