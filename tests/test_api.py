@@ -58,7 +58,7 @@ def test_an_optimiser_a_callback_and_a_stop_are_handed_in(data):
         size=3,
         steps=50,
         optimiser=optax.sgd(1e-3),
-        callback=lambda s, i: seen.append(i.step),
+        callback=lambda _, info: seen.append(info.step),
         stop=lambda: len(seen) >= 4,
     )
     assert seen == [1, 2, 3, 4]

@@ -284,6 +284,8 @@ def _config(
     assert options.steps is not None
     assert options.learning_rate is not None
     assert options.judge_every is not None
+    if options.steps < 1:
+        raise ValueError(f"`steps` must be at least 1; got {options.steps}")
     if options.learning_rate <= 0:
         raise ValueError(f"`learning_rate` must be positive; got {options.learning_rate}")
     if options.schedule not in SCHEDULES:
