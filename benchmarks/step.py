@@ -24,7 +24,7 @@ import kip
 from kip import kip as algorithm
 from kip.kip import Config, Problem, State, adam
 from kip.krr import Factor, Ridge
-from kip.sets import LabelledSet, one_hot
+from kip.sets import LabelledSet, aligned_empty, one_hot
 from kip.stream import Plan
 
 SIZES = [(500, 6000, 784), (100, 50_000, 3072), (2000, 6000, 784)]
@@ -47,7 +47,8 @@ def timed(tasks: dict[str, Task], repeats: int) -> dict[str, list[float]]:
 
 def make_problem(targets: int, width: int) -> Problem:
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((targets, width), np.float32)
+    x = aligned_empty((targets, width), np.float32)  # as preprocessing gives it
+    rng.standard_normal(out=x, dtype=np.float32)
     codes = np.arange(targets) % 10
     return Problem(LabelledSet(x, one_hot(codes, 10)), codes, 10)
 

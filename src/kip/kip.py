@@ -18,7 +18,7 @@ import optax
 
 from kip.corruption import Corruption
 from kip.kernels.base import Kernel, Params, precision
-from kip.krr import Ridge, mean_square_loss
+from kip.krr import Ridge, calm_threads, mean_square_loss
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, check_points, check_targets, one_hot
@@ -240,7 +240,8 @@ def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
     kernel = kernels_of(config, state.log_params)[which]
     rows = _support_rows(state, config)
     targets = sample_targets(problem, config, key=state.key, step=state.step)
-    found = _gradients(kernel, state, rows, targets, problem, config)
+    with calm_threads(config.size):
+        found = _gradients(kernel, state, rows, targets, problem, config)
     norm = float(np.sqrt(np.sum(np.square(found.x))))
     if not (np.isfinite(found.loss) and np.isfinite(norm)):
         raise DivergedError(state)
