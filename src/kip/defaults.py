@@ -1,6 +1,7 @@
 """What is used where nothing is said: steps, learning rate, target batch and augmentation by kind of data.
 
-Chosen on a validation split by `benchmarks/defaults.py`; what it measured is in `results/defaults.json`.
+Chosen on a validation split; `benchmarks/defaults.py` measures, and what it has measured so far is in
+`results/defaults.json`.
 """
 
 from __future__ import annotations
