@@ -6,6 +6,7 @@ matrix costs one matrix product and its pullback one more, and a new kernel of t
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,9 +29,9 @@ class InnerProductKernel(Kernel):
     """A kernel given by its `profile`; subclasses choose the profile and its parameters."""
 
     @property
+    @abc.abstractmethod
     def profile(self) -> Profile:
         """φ, the same function object for every kernel that shares compiled code."""
-        raise NotImplementedError
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         if isinstance(x1, jax.core.Tracer) or isinstance(x2, jax.core.Tracer):
