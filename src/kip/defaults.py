@@ -1,7 +1,7 @@
 """What is used where nothing is said: steps, learning rate, target batch and augmentation by kind of data.
 
-Chosen on a validation split. `benchmarks/defaults.py` measures; `results/defaults.json` holds what it has measured so far,
-which is MNIST with one seed. The settings for photographs and for convolutional kernels are not in it yet.
+Chosen on a validation split. `benchmarks/defaults.py` measures; `results/defaults.json` holds what it has measured so
+far, which is MNIST with one seed. The settings for photographs and for convolutional kernels are not in it yet.
 """
 
 from __future__ import annotations
