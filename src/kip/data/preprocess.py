@@ -29,7 +29,7 @@ LARGEST_ZCA = 12_288
 
 NAMES = ("standard", "zca", "zca-scaled", "none")
 
-_TILE = 256  # rows worked on at once: fixed, so that a row's result never depends on the rows beside it
+_TILE = 256  # rows worked on at once
 
 
 def as_images(x: Any, dtype: Any = None) -> np.ndarray:
@@ -62,7 +62,11 @@ class Preprocess(abc.ABC):
         self.scale = float(scale)
 
     def apply(self, raw: Any) -> np.ndarray:
-        """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone, to the bit."""
+        """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone.
+
+        To the bit where it works coordinate by coordinate; under ZCA to rounding, since BLAS rounds a row by where it
+        stands in a matrix (on some processors, in every other group of six).
+        """
         raw = np.asarray(raw)
         shape = point_shape(raw, "raw")
         if shape != self.shape:
@@ -214,9 +218,7 @@ class ZCA(Preprocess):
         return {"whitening": self._packed}
 
     def _apply(self, tile: np.ndarray) -> np.ndarray:
-        rows = np.zeros((_TILE, tile.shape[1]), self.dtype)  # always full: BLAS rounds differently for other heights
-        rows[: len(tile)] = _normalise(tile)
-        return (rows @ self._whitening)[: len(tile)]
+        return _normalise(tile).astype(self.dtype) @ self._whitening
 
     def _invert(self, rows: np.ndarray) -> np.ndarray:
         if self._factor is None:  # W is positive definite with condition (λ_max/s)^½, a few hundred
@@ -230,7 +232,7 @@ def fit(name: str, x_train: Any, *, dtype: Any = None, strength: float | None = 
     `name` is "standard", "zca", "zca-scaled" or "none"; "zca:0.1" sets the `strength` of ZCA. The result computes
     `dtype`, float32 by default and float64 where `x_train` is float64.
     """
-    kind, strength = _parse(name, strength)
+    kind, strength = parse(name, strength)
     x_train = np.asarray(x_train)
     shape = point_shape(x_train, "x_train")
     if len(x_train) == 0:
@@ -279,7 +281,8 @@ def _stored(arrays: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarra
     return array
 
 
-def _parse(name: str, strength: float | None) -> tuple[str, float]:
+def parse(name: str, strength: float | None = None) -> tuple[str, float]:
+    """The kind and the strength that `name` says, such as "zca:0.1"; a ValueError where it says neither."""
     kind, colon, text = str(name).strip().lower().partition(":")
     if kind not in NAMES:
         raise ValueError(f"`preprocess` {name!r} is not known. {nearest(kind, NAMES)}")
