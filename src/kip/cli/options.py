@@ -155,6 +155,9 @@ class LearnOptions:
         COUNT,
         Parameter(group=OPTIMISATION, help="Steps between judgements on the training set: a twentieth."),
     ] = None
+    judge_targets: Annotated[
+        int | None, COUNT, AUTO, Parameter(group=OPTIMISATION, help="Training points to judge by, the same each time.")
+    ] = None
 
 
 @Parameter(name="*")
