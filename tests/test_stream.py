@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests.tolerances import assert_close
 
 import kip
+from kip import stream
 from kip.kernels import inner
 from kip.krr import Ridge
 from kip.sets import LabelledSet
@@ -162,6 +164,65 @@ def test_another_executor_gives_the_same(mode: str) -> None:
     assert_close(
         predict(kernel, x, y, targets.x, Plan(tile=16, executor=as_a_tree)), kernel.gram(targets.x, x) @ y, "rounding"
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_change_not_a_bit(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles are combined in their order, whichever thread is done first, and cut alike on every machine."""
+    found = []
+    for cores in (1, 2, 3):
+        monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
+        found.append(streamed("fc1", mode, Ridge(RIDGE), Plan(memory=20_000)))
+    for other in found[1:]:
+        assert jax.tree.all(jax.tree.map(np.array_equal, vars(other), vars(found[0])))
+
+
+def test_an_error_in_a_thread_is_raised() -> None:
+    def fail(tile: Any) -> Any:
+        raise ArithmeticError(f"tile {tile.index}")
+
+    with pytest.raises(ArithmeticError, match="tile 0"):
+        stream.threaded(2, fail, Plan(tile=16).tiles(data()[2].x, None, SUPPORT), max)
+
+
+def test_tiles_side_by_side_keep_within_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.zeros((2000, 784), np.float32)
+    tiles = set()
+    for cores in (1, 2, 64):
+        monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
+        plan = Plan().side_by_side(kip.kernel("rbf"), x)
+        (threads,) = plan.executor.args
+        assert 1 <= threads <= cores
+        assert threads * plan.tile * 4 * (4 * 2000 + 2 * 784) <= Plan().memory / 2
+        tiles.add(plan.tile)
+    assert len(tiles) == 1
+    chosen = Plan(executor=as_a_tree)
+    assert chosen.side_by_side(kip.kernel("rbf"), x) is chosen
+    assert Plan().side_by_side(kip.kernel("conv1"), x) == Plan()
+
+
+@pytest.mark.parametrize("spec", ["rbf", "fc2:nngp", "0.5*rbf&linear"])
+def test_held_hyper_parameters_change_no_other_gradient(spec: str) -> None:
+    x, y, targets = data()
+    kernel = kip.kernel(spec)
+    learned, held = (gradients(k, x, y, targets, Ridge(RIDGE)) for k in (kernel, kernel.held()))
+    assert kernel.held() == kernel
+    assert_close(held.x, learned.x, "rounding")
+    assert jax.tree.leaves(learned.params)
+    assert not jax.tree.leaves(held.params)
+
+
+def test_normal_equations_lose_nothing_of_a_float32_kernel() -> None:
+    """On a K_ts whose singular values reach down to its own rounding they fit as well as least squares by an SVD."""
+    rng = np.random.default_rng(2)
+    left, right = (np.linalg.qr(rng.normal(size=(n, 40)))[0] for n in (400, 40))
+    k_ts = ((left * np.logspace(0, -6.5, 40)) @ right.T).astype(np.float32).astype(np.float64)
+    y = rng.normal(size=(400, 3))
+    best = np.linalg.lstsq(k_ts, y, rcond=None)[0]
+    parts = [stream.Normal(k.T @ k, k.T @ t) for k, t in zip(np.split(k_ts, 4), np.split(y, 4), strict=True)]
+    alpha = stream.solve_normal(functools.reduce(stream._add, parts), None, 0.0, 400)
+    losses = [float(np.sum((k_ts @ a - y) ** 2)) for a in (alpha, best)]
+    assert losses[0] <= losses[1] * (1 + 1e-3)
 
 
 def test_one_compilation_for_a_kernel_and_shape() -> None:
