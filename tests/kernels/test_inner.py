@@ -114,6 +114,15 @@ def test_dual_activations_are_the_arc_cosine(dtype: type, limit: float) -> None:
     assert np.abs(k1 - (np.sqrt(1 - wide * wide) + wide * (pi - angle)) / pi).max() < limit
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["linear", "rbf", "fc1", "fc2:standard=64"])
+def test_a_set_with_itself_is_symmetric_to_the_bit(name: str, dtype: type) -> None:
+    x = np.random.default_rng(0).normal(size=(67, 53)).astype(dtype)
+    k = kip.kernel(name).gram(x)
+    assert np.array_equal(k, k.T)
+    assert_close(k, kip.kernel(name).gram(x, x.copy()), "hard", dtype)
+
+
 @pytest.mark.parametrize("name", ["linear", "rbf", "fc1"])
 def test_products_of_a_device_are_those_of_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)

@@ -54,9 +54,10 @@ class InnerProductKernel(Kernel):
             return _traced_gram(self.profile, self.params, x1, x1 if x2 is None else x2)
         x1, x2_ = common_points(x1, x1 if x2 is None else x2)
         with precision(x1.dtype):
-            inner = _inner_products(x1, x2_)
             if x2 is None:
-                return np.asarray(_symmetric_gram(self.profile, inner.d, self.params, inner.x1x2))
+                inner = _own_products(x1)
+                return np.asarray(_symmetrised(_gram(self.profile, inner.d, self.params, *inner.terms)))
+            inner = _inner_products(x1, x2_)
             return np.asarray(_gram(self.profile, inner.d, self.params, *inner.terms))
 
     def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
@@ -222,6 +223,19 @@ def _inner_products(x1: np.ndarray, x2: np.ndarray) -> _InnerProducts:
     return _InnerProducts(_product(x1, x2.T), np.vecdot(x1, x1)[:, None], np.vecdot(x2, x2)[None, :], x1.shape[1])
 
 
+def _own_products(x: np.ndarray) -> _InnerProducts:
+    x = _rows(x)
+    xx = _product(x, x.T)
+    n = np.diagonal(xx)  # from the same product, so that a point's correlation with itself is 1 without rounding
+    return _InnerProducts(xx, n[:, None], n[None, :], x.shape[1])
+
+
+@jax.jit
+def _symmetrised(k: jax.Array) -> jax.Array:
+    # Compiled by itself: fused with the profile, the sum would compute it twice, the second time across its rows.
+    return (k + k.T) / 2
+
+
 def _rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(len(x), -1)
 
@@ -258,13 +272,6 @@ def _traced_gram(profile: Profile, params: Params, x1: jax.Array, x2: jax.Array)
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _gram(profile: Profile, d: int, params: Params, *inner: jax.Array) -> jax.Array:
     return profile(params, *_per_coordinate(d, *inner), d)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _symmetric_gram(profile: Profile, d: int, params: Params, x1x2: jax.Array) -> jax.Array:
-    n = jnp.diagonal(x1x2)  # from the same product, so that a point's correlation with itself is 1 without rounding
-    k = _gram(profile, d, params, x1x2, n[:, None], n[None, :])
-    return (k + k.T) / 2
 
 
 @functools.partial(jax.jit, static_argnums=0)
