@@ -22,14 +22,13 @@ import optax
 from flax import nnx
 
 from kip.data import augment as augmentation
+from kip.nets.batches import SOFT_LABELS, Batches, checked, targets
 from kip.nets.models import Factory, build
-from kip.sampling import Stream, generator
-from kip.sets import LabelledSet, check_points, check_targets, one_hot
+from kip.sets import LabelledSet
 
 LOSSES = ("mse", "xent")
 OPTIMISERS = ("adam", "momentum")
 SCHEDULES = ("constant", "cosine")
-SOFT_LABELS = ("argmax", "clip", "softmax")
 
 MOMENTUM = 0.9
 PREDICTION_BYTES = 2**26
@@ -188,17 +187,18 @@ def train(
     is whether seeds are vmapped or trained in turn by one compiled program: None takes what is faster.
     """
     started = time.monotonic()
-    sets = _checked(support, len(seeds))
+    sets = checked(support, len(seeds))
     shape, classes = sets[0].x.shape[1:], sets[0].y.shape[1]
     networks = _initial(net, shape, classes, settings, tuple(seeds), together)
-    form = _Form(settings.loss, settings.optimiser, settings.augment or "none", networks.together)
-    data = _placed(sets, settings, form, len(seeds))
-    batches = _Batches(settings, tuple(seeds), len(sets[0]), form)
+    form = _Form(settings.loss, settings.optimiser, networks.together)
+    sets = [LabelledSet(each.x, targets(each.y, settings.loss, settings.soft_labels)) for each in sets]
+    chosen = augmentation.named(settings.augment or "none")
+    batches = Batches(sets, tuple(seeds), settings.batch, chosen, networks.together)
     best, best_step, step = networks, 0, 0
     watched: list[tuple[int, tuple[float, ...]]] = []
     while step < settings.steps:
         until = min(step + watch_every, settings.steps)
-        networks, losses = _advanced(networks, form, data, batches, range(step, until), settings.l2)
+        networks, losses = _advanced(networks, form, batches, settings, range(step, until))
         step = until
         accuracy = None
         if watch is not None:
@@ -215,58 +215,12 @@ def train(
     return Trained(scores, tuple(watched), best_step, time.monotonic() - started, best)
 
 
-def _checked(support: LabelledSet | Sequence[LabelledSet], seeds: int) -> list[LabelledSet]:
-    if seeds < 1:
-        raise ValueError("`seeds` is empty; give at least one")
-    sets = [support] if isinstance(support, LabelledSet) else list(support)
-    if not isinstance(support, LabelledSet) and len(sets) != seeds:
-        raise ValueError(f"`support` must be one set, or one a seed; got {len(sets)} sets for {seeds} seeds")
-    for each in sets:
-        check_points(each.x, "support.x")
-        check_targets(each.y, len(each), "support.y")
-        if each.x.shape != sets[0].x.shape:
-            raise ValueError(f"`support` sets must have one shape; got {sets[0].x.shape} and {each.x.shape}")
-    return sets
-
-
-def _placed(
-    sets: Sequence[LabelledSet], settings: Settings, form: _Form, seeds: int
-) -> list[tuple[jax.Array, jax.Array]]:
-    """Points and what the loss compares with, a pair for each part of the networks."""
-    pairs = [
-        (jnp.asarray(each.x, jnp.float32), jnp.asarray(targets(each.y, settings.loss, settings.soft_labels)))
-        for each in sets
-    ]
-    if form.together:
-        # One set stays one array, for whose products all seeds' weights are a single matrix.
-        return pairs if len(pairs) == 1 else [(jnp.stack([x for x, _ in pairs]), jnp.stack([y for _, y in pairs]))]
-    return pairs * seeds if len(pairs) == 1 else pairs
-
-
-def targets(y: np.ndarray, loss: str, soft_labels: str = "argmax") -> np.ndarray:
-    """What a loss compares outputs with: labels as they are under "mse", and probabilities under "xent"."""
-    y = np.asarray(y, np.float32)
-    if loss == "mse":
-        return y
-    classes = y.shape[1]
-    hard = one_hot(np.argmax(y, axis=1), classes) + np.float32(1 / classes)
-    raised = y + np.float32(1 / classes)
-    if soft_labels == "argmax" or np.allclose(raised, hard, atol=1e-4):
-        return hard
-    if soft_labels == "clip":
-        positive = np.maximum(raised, 0)
-        total = positive.sum(axis=1, keepdims=True)
-        return np.where(total > 0, positive / np.maximum(total, np.finfo(np.float32).tiny), hard)
-    return np.asarray(jax.nn.softmax(y, axis=1))
-
-
 @dataclass(frozen=True)
 class _Form:
     """What a training step is compiled for, beside the network and the shapes."""
 
     loss: str
     optimiser: str
-    augment: str
     together: bool
 
 
@@ -309,7 +263,7 @@ def _drawn(
 
     def one(seed: Any) -> Variables:
         model = build(net, shape, classes, seed=seed, width=width, parameterisation=parameterisation)
-        _, params, rest = nnx.split(model, nnx.Param, ...)
+        params, rest = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
         return Variables(params, rest, _moments(optimiser).init(params))
 
     return jax.vmap(one)(seeds)
@@ -319,53 +273,21 @@ def _moments(optimiser: str) -> optax.GradientTransformation:
     return optax.scale_by_adam() if optimiser == "adam" else optax.trace(MOMENTUM)
 
 
-class _Batches:
-    """Rate, rows and random seed of every step: functions of the network's own seed and the step alone."""
-
-    def __init__(self, settings: Settings, seeds: tuple[int, ...], points: int, form: _Form) -> None:
-        self.settings, self.seeds, self.points, self.together = settings, seeds, points, form.together
-        self.batch = None if settings.batch is None or settings.batch >= points else settings.batch
-        self.augmented = form.augment != "none"
-        self._order: dict[int, tuple[int, np.ndarray]] = {}
-
-    def rate(self, step: int) -> float:
-        decayed = 0.5 * (1 + math.cos(math.pi * step / self.settings.steps))
-        return self.settings.learning_rate * (decayed if self.settings.schedule == "cosine" else 1.0)
-
-    def of(self, part: int, step: int) -> tuple[Any, Any]:
-        """Rows, None for all of them, and what to augment by, for a part of the networks."""
-        seeds = self.seeds if self.together else (self.seeds[part],)
-        rows = None if self.batch is None else np.stack([self._rows(seed, step) for seed in seeds])
-        drawn = np.array([self._drawn(seed, step) for seed in seeds], np.uint32)
-        return (rows, drawn) if self.together else (rows if rows is None else rows[0], drawn[0])
-
-    def _drawn(self, seed: int, step: int) -> int:
-        return int(generator(seed, Stream.AUGMENT, step).integers(2**31)) if self.augmented else 0
-
-    def _rows(self, seed: int, step: int) -> np.ndarray:
-        """Each pass over the points is a permutation; what does not fill a last batch is left out of that pass."""
-        assert self.batch is not None
-        number, place = divmod(step, self.points // self.batch)
-        if self._order.get(seed, (-1,))[0] != number:
-            self._order[seed] = (number, generator(seed, Stream.TRAINING, number).permutation(self.points))
-        return self._order[seed][1][place * self.batch : (place + 1) * self.batch].astype(np.int32)
+def _rate(settings: Settings, step: int) -> float:
+    decayed = 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+    return settings.learning_rate * (decayed if settings.schedule == "cosine" else 1.0)
 
 
 def _advanced(
-    networks: Networks,
-    form: _Form,
-    data: list[tuple[jax.Array, jax.Array]],
-    batches: _Batches,
-    steps: range,
-    l2: float,
+    networks: Networks, form: _Form, batches: Batches, settings: Settings, steps: range
 ) -> tuple[Networks, np.ndarray]:
     """The networks after some steps, and the last loss of each seed."""
     parts, losses = [], []
-    for number, (part, (x, y)) in enumerate(zip(networks.parts, data, strict=True)):
-        loss = None
+    for number, start in enumerate(networks.parts):
+        part, loss = start, None
         for step in steps:
-            rows, drawn = batches.of(number, step)
-            part, loss = _step(networks.training, form, part, x, y, rows, drawn, batches.rate(step), l2)
+            x, y = batches.of(number, step)
+            part, loss = _step(networks.training, form, part, x, y, _rate(settings, step), settings.l2)
         parts.append(part)
         losses.append(np.atleast_1d(np.asarray(loss)))
     return dataclasses.replace(networks, parts=tuple(parts)), np.concatenate(losses)
@@ -373,38 +295,23 @@ def _advanced(
 
 @partial(jax.jit, static_argnames=("graph", "form"))
 def _step(
-    graph: Any,
-    form: _Form,
-    part: Variables,
-    x: jax.Array,
-    y: jax.Array,
-    rows: jax.Array | None,
-    drawn: jax.Array,
-    rate: float,
-    l2: float,
+    graph: Any, form: _Form, part: Variables, x: jax.Array, y: jax.Array, rate: float, l2: float
 ) -> tuple[Variables, jax.Array]:
     """One step of a part of the networks; compiled alone, since XLA's convolutions on CPUs are slow inside a scan."""
 
-    def one(part: Variables, x: jax.Array, y: jax.Array, rows: jax.Array | None, drawn: jax.Array) -> Any:
-        if rows is not None:
-            x, y = x[rows], y[rows]
-        inputs = _augmented(form.augment, drawn, x)
+    def one(part: Variables, x: jax.Array, y: jax.Array) -> tuple[Variables, jax.Array]:
         (loss, rest), grads = jax.value_and_grad(_loss, has_aux=True)(
-            part.params, part.rest, graph, form.loss, inputs, y, l2
+            part.params, part.rest, graph, form.loss, x, y, l2
         )
         updates, moments = _moments(form.optimiser).update(grads, part.moments, part.params)
         params = jax.tree.map(lambda p, u: p - rate * u, part.params, updates)
         return Variables(params, rest, moments), loss
 
     if not form.together:
-        return one(part, x, y, rows, drawn)
+        return one(part, x, y)
+    # A set that all seeds share stays one array, for whose products their weights are a single matrix.
     axis = 0 if y.ndim == 3 else None
-    return jax.vmap(one, in_axes=(0, axis, axis, None if rows is None else 0, 0))(part, x, y, rows, drawn)
-
-
-def _augmented(name: str, seed: jax.Array, x: jax.Array) -> jax.Array:
-    chosen = augmentation.named(name)
-    return x if chosen is None else augmentation.augmented(jax.random.key(seed), x, chosen)
+    return jax.vmap(one, in_axes=(0, axis, axis))(part, x, y)
 
 
 def _loss(
@@ -418,7 +325,7 @@ def _loss(
     else:
         fit = jnp.mean(optax.softmax_cross_entropy(outputs, y))
     decay = 0.5 * l2 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
-    return fit + decay, nnx.split(model, nnx.Param, ...)[2]
+    return fit + decay, nnx.state(model, nnx.Not(nnx.Param))
 
 
 @partial(jax.jit, static_argnames=("graph", "together"))
