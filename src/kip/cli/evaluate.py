@@ -47,7 +47,9 @@ def evaluate(
     picture: Annotated[
         Path | None,
         Parameter(
-            group=RUNNING, show_default=lambda _: "evaluate.png beside the runs", help="The matrix of many runs."
+            group=RUNNING,
+            show_default=lambda _: "evaluate.png in the run, or beside them",
+            help="The matrix of runs by kernels.",
         ),
     ] = None,
     device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None,
@@ -56,7 +58,7 @@ def evaluate(
     """Score distilled sets on test data under kernels of your choice.
 
     Shows whether a set carries over to kernels it was not made for. Writes
-    evaluate.json into each folder, and draws a matrix when there are several.
+    evaluate.json into each folder, and draws the matrix of kernels.
 
     For example:
 
@@ -69,7 +71,7 @@ def evaluate(
 
     common.use_device(device)
     sets = [load(folder) for folder in run]
-    places = [_data_of(folder, data, label, resize) for folder in run]
+    places = [data_of(folder, data, label, resize) for folder in run]
     specs = _specs(kernels, sets)
     found = []
     loaded: dict[DataOptions, Dataset] = {}
@@ -79,15 +81,14 @@ def evaluate(
         found.append(_scored(small, loaded[place], specs, folder.name))
         _write(folder, place, loaded[place], found[-1])
     console.print(_table(run, sets, found))
-    if len(run) > 1:
-        place_of_picture = picture or _beside(run)
-        _draw(place_of_picture, [folder.name for folder in run], found)
-        say(f"drawn in {place_of_picture}")
+    place_of_picture = picture or _beside(run)
+    _draw(place_of_picture, [folder.name for folder in run], found)
+    say(f"drawn in {place_of_picture}")
     say(f"written to {', '.join(str(folder / 'evaluate.json') for folder in run)}")
     return 0
 
 
-def _data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
+def data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
     """The data given, or those of the run."""
     if data is not None:
         return DataOptions(data=data, label=label, resize=resize)
@@ -129,16 +130,16 @@ def _twins(name: str) -> tuple[str, ...]:
 def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str) -> dict[str, float]:
     import numpy as np
 
-    codes = _codes(small, dataset)
+    truth = codes(small, dataset)
     found = {}
     for spec in specs:
         with working(f"{name} under {spec}"):
             scores = small.scores(dataset.x_test, None if spec == small.kernel else spec)
-        found[spec] = float(np.mean(np.argmax(scores, axis=1) == codes))
+        found[spec] = float(np.mean(np.argmax(scores, axis=1) == truth))
     return found
 
 
-def _codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
+def codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
     """The test labels as indices of the set's classes."""
     import numpy as np
 
@@ -181,6 +182,9 @@ def _kind(spec: str) -> str:
 
 
 def _beside(folders: Sequence[Path]) -> Path:
+    """Where the picture goes: into the one folder, or beside them all."""
+    if len(folders) == 1:
+        return folders[0] / "evaluate.png"
     return Path(os.path.commonpath([folder.resolve().parent for folder in folders])) / "evaluate.png"
 
 

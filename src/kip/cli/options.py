@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from kip import defaults
 from kip.files import read_json
 
 DATA = Group("Data", sort_key=1)
@@ -113,6 +114,14 @@ class SetOptions:
 class LearnOptions:
     """How Kernel Inducing Points learns."""
 
+    purpose: Annotated[
+        Literal["kernels", "networks"],
+        Parameter(
+            name=("--for", "--purpose"),
+            group=LEARNING,
+            help="What the set is to train; networks presets kernels FC1-3 and Conv1-2, fixed labels, small batches.",
+        ),
+    ] = "kernels"
     labels: Annotated[
         Literal["auto", "fixed", "learned", "solved"],
         Parameter(group=LEARNING, help="How labels are had; auto solves them where a batch has five targets a point."),
@@ -251,6 +260,14 @@ def value_of(option: str, tokens: Sequence[str]) -> Path | None:
         if token.startswith(f"{option}="):
             return Path(token.partition("=")[2])
     return None
+
+
+def preset(tokens: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:
+    """What `--for networks`, on the command line or in a file, presets beside what `kip.defaults` does: kernels."""
+    said = [following for token, following in zip(tokens, [*tokens[1:], ""], strict=True) if token == "--for"]
+    said += [token.partition("=")[2] for token in tokens if token.startswith("--for=")]
+    wanted = said[-1] if said else table.get("for", table.get("purpose"))
+    return {"kernel": defaults.NETWORK_FAMILY} if wanted == "networks" else {}
 
 
 def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None
     if not history:
         return None
     watched = [entry for entry in history if entry.get("validation_accuracy") is not None]
-    figure = _figure(7.2, 5.6 if watched else 3.8)
+    figure = figure_of(7.2, 5.6 if watched else 3.8)
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if watched else [figure.subplots()]
     _loss_panel(panels[0], history)
     if title:
@@ -96,7 +96,7 @@ def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None
         _accuracy_panel(panels[1], watched)
     panels[-1].set_xlabel("step")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _png(figure)
+    return png(figure)
 
 
 def _loss_panel(axes: Any, history: Sequence[Mapping[str, Any]]) -> None:
@@ -112,14 +112,14 @@ def _loss_panel(axes: Any, history: Sequence[Mapping[str, Any]]) -> None:
         axes.set_yscale("log")
     axes.set_ylabel("loss a target")
     axes.legend(frameon=False, fontsize=9)
-    _plain(axes)
+    plain(axes)
 
 
 def _accuracy_panel(axes: Any, watched: Sequence[Mapping[str, Any]]) -> None:
     steps, values = [e["step"] for e in watched], [100 * e["validation_accuracy"] for e in watched]
     axes.plot(steps, values, color=SECOND, linewidth=1.8, marker="o", markersize=3.5)
     axes.set_ylabel("validation, %")
-    _plain(axes)
+    plain(axes)
 
 
 def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
@@ -127,7 +127,7 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
     codes = np.argmax(y, axis=1)
     order = np.lexsort((-y[np.arange(len(y)), codes], codes))
     n, c = y.shape
-    figure = _figure(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
+    figure = figure_of(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
     axes = figure.subplots()
     most = float(np.abs(y).max()) or 1.0
     drawn = axes.imshow(y[order], cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
@@ -150,12 +150,12 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
     bar = figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.03)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2)
-    return _png(figure)
+    return png(figure)
 
 
 def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str) -> bytes:
     """Accuracies (fractions) as a matrix with its values written in: `rows` by `columns`."""
-    figure = _figure(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
+    figure = figure_of(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
     axes = figure.subplots()
     axes.imshow(100 * values, cmap="YlGnBu", aspect="auto", interpolation="nearest")
     long = max(map(len, columns)) > 8
@@ -171,7 +171,7 @@ def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_
     axes.set_title("test accuracy, %", loc="left", fontsize=11, color=INK)
     axes.tick_params(length=0)
     _frameless(axes)
-    return _png(figure)
+    return png(figure)
 
 
 def _write_values(axes: Any, values: np.ndarray, most: float) -> None:
@@ -195,13 +195,15 @@ def _short(name: Any, length: int = 16) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
+    """An empty figure of so many inches."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _plain(axes: Any) -> None:
+def plain(axes: Any) -> None:
+    """Leave of the frame what helps reading."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -215,7 +217,8 @@ def _frameless(axes: Any) -> None:
         spine.set_visible(False)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
