@@ -15,13 +15,14 @@ from rich.table import Table
 from kip import runs
 from kip._version import __version__
 from kip.cli import common
-from kip.cli.options import CONFIG_HELP, DATA, RUNNING, DataOptions
-from kip.cli.progress import console, say, working
+from kip.cli.options import CACHE_HELP, CONFIG_HELP, DATA, RUNNING, DataOptions
+from kip.cli.progress import console, say
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kip.artefact import DistilledSet
+    from kip.cli.watch import Watch
     from kip.data import Dataset
 
 USUAL = ("rbf", "fc1", "fc2")
@@ -53,6 +54,7 @@ def evaluate(
         ),
     ] = None,
     device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None,
+    cache: Annotated[Path | None, Parameter(group=RUNNING, help=CACHE_HELP)] = None,
     config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None,
 ) -> int:
     """Score distilled sets on test data under kernels of your choice.
@@ -68,8 +70,10 @@ def evaluate(
     """
     del config  # read before the command is called
     from kip.artefact import load
+    from kip.cli.watch import Watch
 
     common.use_device(device)
+    watch = Watch(cache)
     sets = [load(folder) for folder in run]
     places = [data_of(folder, data, label, resize) for folder in run]
     specs = _specs(kernels, sets)
@@ -78,7 +82,7 @@ def evaluate(
     for folder, small, place in zip(run, sets, places, strict=True):
         if place not in loaded:
             loaded[place] = common.load_data(place)
-        found.append(_scored(small, loaded[place], specs, folder.name))
+        found.append(_scored(small, loaded[place], specs, folder.name, watch))
         _write(folder, place, loaded[place], found[-1])
     console.print(_table(run, sets, found))
     place_of_picture = picture or _beside(run)
@@ -127,14 +131,20 @@ def _twins(name: str) -> tuple[str, ...]:
     return (name, f"{name}:nngp") if network and not said else (name,)
 
 
-def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str) -> dict[str, float]:
+def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str, watch: Watch) -> dict[str, float]:
     import numpy as np
+
+    from kip.cli.watch import pass_pairs
+    from kip.kernels import family
+    from kip.stream import Plan
 
     truth = codes(small, dataset)
     found = {}
     for spec in specs:
-        with working(f"{name} under {spec}"):
-            scores = small.scores(dataset.x_test, None if spec == small.kernel else spec)
+        kernels = watch.kernels(small.kernels if spec == small.kernel else family(spec))
+        total = pass_pairs(kernels, len(small), small.x, len(dataset.x_test), Plan())
+        with watch.over(f"{name} under {spec}", kernels, total):
+            scores = small.scores(dataset.x_test, kernels)
         found[spec] = float(np.mean(np.argmax(scores, axis=1) == truth))
     return found
 

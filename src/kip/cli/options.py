@@ -35,6 +35,8 @@ NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 CONFIG_HELP = "TOML with a table a command, or the config.json of a run; what is given here wins."
 
+CACHE_HELP = "Folder to keep values of expensive kernels in, for other runs to find."
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -209,13 +211,14 @@ class RunOptions:
     dtype: Annotated[
         Literal["float32", "float64"], Parameter(group=RUNNING, help="Precision of the points and of K_ts.")
     ] = "float32"
+    cache: Annotated[Path | None, Parameter(group=RUNNING, help=CACHE_HELP)] = None
     config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None
 
 
 USUAL_DATA, USUAL_SET, USUAL_LEARNING, USUAL_RUN = DataOptions(), SetOptions(), LearnOptions(), RunOptions()
 """The groups where nothing was said."""
 
-_NOT_KEPT = ("out", "seeds", "config", "resume")
+_NOT_KEPT = ("out", "seeds", "cache", "config", "resume")
 """Options that say where a run goes, not what it is."""
 
 
