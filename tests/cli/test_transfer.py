@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from kip import defaults
+from kip import cli, defaults
 from kip.cli import main
+from kip.cli.options import LearnOptions, SetOptions
 
 QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
 
@@ -29,7 +30,7 @@ def test_a_run_is_compared_with_natural_images(run: Path, capsys: pytest.Capture
     assert main(["transfer", str(run), *QUICK]) == 0
     printed = capsys.readouterr().out
     found = json.loads((run / "transfer.json").read_text())
-    assert found["validation"] == {"size": 140, "unseen_by_distillation": True}
+    assert found["validation"] == {"size": 139, "unseen_by_distillation": True}
     assert found["certificate"] is True
     assert list(found["networks"]) == ["fc1:8", "convnet:4"]
     for network in found["networks"].values():
@@ -96,19 +97,32 @@ def test_without_flax_one_line_says_what_to_install(
     assert "install kip[nets]" in capsys.readouterr().err
 
 
+def parsed(*tokens: str) -> tuple[str, str]:
+    """The kernel and the labels that a command line asks `kip distill` for."""
+    app = cli.build(cli._config(tokens))
+    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    of = bound.arguments.get("of", SetOptions())
+    learning = bound.arguments.get("learning", LearnOptions())
+    chosen = defaults.choose(training=2000, size=10, kind="other", expensive=True, purpose=learning.purpose)
+    return of.kernel, chosen.labels if learning.labels == "auto" else learning.labels
+
+
 def test_for_networks_presets_what_is_not_given(tmp_path: Path) -> None:
-    short = ["--draws", "0", "--steps", "1", "--judge-targets", "20", "--batch", "20"]
-    assert main(["distill", "--for", "networks", *short, "--out", str(tmp_path / "preset")]) == 0
-    config = json.loads((tmp_path / "preset" / "config.json").read_text())
-    assert config["kernel"] == defaults.NETWORK_FAMILY
-    assert config["labels"] == "fixed"
-    assert config["purpose"] == "networks"
-    given = ["distill", "--for=networks", "--kernel", "fc1", "--labels", "learned", *short]
-    assert main([*given, "--out", str(tmp_path / "given")]) == 0
-    config = json.loads((tmp_path / "given" / "config.json").read_text())
-    assert (config["kernel"], config["labels"], config["steps"]) == ("fc1", "learned", 1)
+    assert parsed("distill") == ("rbf", "auto")
+    assert parsed("distill", "--for", "networks") == (defaults.NETWORK_FAMILY, "fixed")
+    assert parsed("distill", "--for=networks", "--kernel", "fc1", "--labels", "learned") == ("fc1", "learned")
     path = tmp_path / "kip.toml"
+    path.write_text('[distill]\nfor = "networks"\n')
+    assert parsed("distill", "--config", str(path)) == (defaults.NETWORK_FAMILY, "fixed")
     path.write_text('[distill]\nfor = "networks"\nkernel = "fc2"\n')
-    assert main(["distill", "--config", str(path), *short, "--out", str(tmp_path / "file")]) == 0
-    config = json.loads((tmp_path / "file" / "config.json").read_text())
-    assert (config["kernel"], config["labels"]) == ("fc2", "fixed")
+    assert parsed("distill", "--config", str(path)) == ("fc2", "fixed")
+
+
+def test_for_networks_is_in_the_config_that_repeats_the_run(tmp_path: Path) -> None:
+    short = ["--kernel", "fc1", "--draws", "0", "--steps", "1"]
+    assert main(["distill", "--for", "networks", *short, "--out", str(tmp_path / "one")]) == 0
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert (config["purpose"], config["labels"], config["batch"]) == ("networks", "fixed", 1000)
+    assert main(["distill", "--config", str(tmp_path / "one"), "--out", str(tmp_path / "two")]) == 0
+    again = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert again == config

@@ -69,15 +69,17 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 
 def _config(tokens: Sequence[str]) -> list[Any]:
-    """The source of what `--config` says; `--resume` reads the run's own."""
+    """Where options come from that are not given: `--config`, or with `--resume` the run; then what `--for` presets."""
     path = options.value_of("--config", tokens)
     if "--resume" in tokens and path is None and (path := options.value_of("--out", tokens)) is not None:
         path = path / runs.CONFIG
         if not path.is_file():
             raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
+    if path is None and not any(token.partition("=")[0] == "--for" for token in tokens):
+        return []
     commands, _, _ = build().parse_commands(tokens)
     table = {} if path is None else options.read_config(path, commands)
-    preset = options.preset(tokens, table) if "distill" in commands else {}
+    preset = options.preset(tokens, table) if {"distill", "plan"} & set(commands) else {}
     tables = [(table, str(path)), (preset, "--for")]
     return [Dict(each, source=source, use_commands_as_keys=False) for each, source in tables if each]
 
