@@ -178,15 +178,9 @@ def prepare(
     plan: Plan = Plan(),
 ) -> Task:
     """Check, split, preprocess and configure; every complaint about the input is made here, before any computation."""
-    raw = check_points(x, "x")
-    targets, codes, classes_ = _targets(y, len(raw), classes, options)
-    kernels = kernels or family(options.kernel, options.engine)
-    ridge = Ridge(options.ridge, not options.plain_ridge)
-    corruption = Corruption(options.corruption, options.fill, options.by_pixel)
-    rows, held_out = _split(codes, len(classes_), options)
-    options = resolve(options, len(rows), kernels, kind)
-    config = _config(options, kernels, ridge, corruption, optimiser, plan)
-    _check_sizes(options, codes[rows], len(classes_))
+    raw, targets, codes, classes_, rows, held_out, config, options = _outline(
+        x, y, options, kernels or family(options.kernel, options.engine), optimiser, classes, kind, plan
+    )
     fitted = fit(options.preprocess, raw[rows], dtype=np.dtype(options.dtype))
     problem = Problem(
         LabelledSet(fitted.apply(raw[rows]), targets[rows]),
@@ -196,6 +190,45 @@ def prepare(
     )
     validation = LabelledSet(fitted.apply(raw[held_out]), targets[held_out]) if len(held_out) else None
     return Task(problem, config, options, fitted, classes_, len(raw), validation)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A task before anything is computed: how many points it learns from and holds out, and what was chosen."""
+
+    training: int
+    validation: int
+    classes: int
+    config: Config
+    options: Options
+
+
+def outline(x: Any, y: Any, options: Options, *, classes: Sequence[Any] | None = None, kind: str = "other") -> Outline:
+    """What `prepare` would make of the data, with the same complaints, but without preprocessing a point."""
+    kernels = family(options.kernel, options.engine)
+    _, _, _, names, rows, held_out, config, options = _outline(x, y, options, kernels, None, classes, kind, Plan())
+    return Outline(len(rows), len(held_out), len(names), config, options)
+
+
+def _outline(
+    x: Any,
+    y: Any,
+    options: Options,
+    kernels: tuple[Kernel, ...],
+    optimiser: optax.GradientTransformation | None,
+    classes: Sequence[Any] | None,
+    kind: str,
+    plan: Plan,
+) -> tuple[Any, ...]:
+    raw = check_points(x, "x")
+    targets, codes, classes_ = _targets(y, len(raw), classes, options)
+    ridge = Ridge(options.ridge, not options.plain_ridge)
+    corruption = Corruption(options.corruption, options.fill, options.by_pixel)
+    rows, held_out = _split(codes, len(classes_), options)
+    options = resolve(options, len(rows), kernels, kind)
+    config = _config(options, kernels, ridge, corruption, optimiser, plan)
+    _check_sizes(options, codes[rows], len(classes_))
+    return raw, targets, codes, classes_, rows, held_out, config, options
 
 
 def _targets(

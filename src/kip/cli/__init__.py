@@ -6,6 +6,7 @@ interrupted as the signal has it. Commands import what computes only when they r
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ from cyclopts.config import Dict
 
 from kip import runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options
+from kip.cli import bench, data, distill, evaluate, label_solve, options, plan
 
 BAD_INPUT, FAILED = 2, 1
+FULL_DISK = "; free some space, and go on with `--resume` where a checkpoint was kept"
 
 
 def build(config: Sequence[Any] = ()) -> App:
@@ -35,7 +37,13 @@ def build(config: Sequence[Any] = ()) -> App:
         config=list(config),
     )
     app.command(data.app)
-    commands: list[Callable[..., int]] = [distill.distill, label_solve.label_solve, evaluate.evaluate, bench.bench]
+    commands: list[Callable[..., int]] = [
+        distill.distill,
+        plan.plan,
+        label_solve.label_solve,
+        evaluate.evaluate,
+        bench.bench,
+    ]
     for rank, command in enumerate(commands):
         app.command(command, sort_key=rank)
     return app
@@ -72,8 +80,11 @@ def _config(tokens: Sequence[str]) -> list[Any]:
     if path is None:
         return []
     commands, _, _ = build().parse_commands(tokens)
+    # Under its command's name: at the root the option `data` would be taken for the command of that name, and dropped.
     table = options.read_config(path, commands)
-    return [Dict(table, source=str(path), use_commands_as_keys=False)]
+    for command in reversed(commands):
+        table = {command: table}
+    return [Dict(table, source=str(path))]
 
 
 def _failed(words: str, status: int) -> int:
@@ -85,7 +96,8 @@ def _words(error: Exception) -> str:
     """What went wrong, with the file it went wrong at."""
     if isinstance(error, OSError) and error.strerror:
         at = f"{Path(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
-        return f"{at}{error.strerror.lower()}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) and "resume" not in error.strerror
+        return f"{at}{error.strerror[0].lower()}{error.strerror[1:]}{FULL_DISK if full else ''}"
     return str(error)
 
 
