@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,7 +206,7 @@ class Store:
 
     def rates(self, kernel: Kernel, work: Work, points: Points) -> Rates:
         """The rates of a kernel on such points."""
-        return self._known(
+        return self.known(
             Rates,
             _rates_key(kernel, work, points),
             lambda: calibrate.measure_rates(kernel, work, points, time.perf_counter),
@@ -219,18 +221,23 @@ class Store:
             resident = max(machine.resident() - held, 0)
             return calibrate.measure_pace(work, points, time.perf_counter, _drawing(work.classes), resident)
 
-        return self._known(Pace, _pace_key(work, points), measure_pace)
+        return self.known(Pace, _pace_key(work, points), measure_pace)
 
-    def _known(self, kind: type[T], key: str, measure_it: Any) -> T:
+    def known(self, kind: type[T], key: str, measure_it: Callable[[], T]) -> T:
+        """The entry called `key`, measured where there is none or it is not one of ours."""
         names = {field.name for field in dataclasses.fields(kind)}
         entry = self.entries.get(key)
-        if isinstance(entry, dict) and set(entry) == names and all(isinstance(v, int | float) for v in entry.values()):
+        if isinstance(entry, dict) and set(entry) == names and all(_is_measured(value) for value in entry.values()):
             return kind(**entry)
-        found: T = measure_it()
+        found = measure_it()
         self.entries.pop(key, None)
         self.entries[key] = dataclasses.asdict(found)
         self.measured = True
         return found
+
+
+def _is_measured(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def _rates_key(kernel: Kernel, work: Work, points: Points) -> str:
