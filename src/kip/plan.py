@@ -21,10 +21,13 @@ FULL_LIMIT = 10_000
 """Training points up to which the full training set is factorised for comparison."""
 
 KEPT_CHECKPOINTS = 3
-"""Two are kept, and a third is being written."""
+"""Two are kept, and a third may be being written."""
 
 BEST = 5
 """Support sets that a state keeps."""
+
+FRESH = 48 * 2**20
+"""Arrays larger than this are given back to the system and come from it anew each time."""
 
 HISTORY_LINE = 110
 PICTURES = 600_000
@@ -60,6 +63,7 @@ class Work:
     most_draws: int
     patience: float
     full: bool
+    save_every: float
     remembered: int = 0
     memory_of_images: int = 0
 
@@ -100,18 +104,20 @@ class Rates:
 class Pace:
     """Seconds of what no kernel enters, measured with dense matrices of `order` and points of the width asked for.
 
-    `fold` is a QR of twice `order` rows, `svd` a whole decomposition. The others are of one point: to preprocess it, to
-    augment it, to draw it into a batch; `means` of one point and centroid and pass of k-means. `eigen` is of one order
-    cubed, `ready` and `drawn` once a run, `resident` the bytes of a process that has computed a little.
+    `fold` is a QR of `rows` such rows, `svd` a whole decomposition. The others are of one point: to preprocess it, to
+    augment it, to draw it into a batch; `touched` of one byte used for the first time; `means` of one point and
+    centroid through all passes of k-means, `seeding` of finding one. `eigen` is of one order cubed, `drawn` of the pictures, `resident` the bytes of a process that has computed a little.
     """
 
     order: int
+    rows: int
     fold: float
     svd: float
     eigen: float
     prepared: float
     augmented: float
     sampled: float
+    touched: float
     means: float
     seeding: float
     drawn: float
@@ -141,15 +147,16 @@ def predict(work: Work, rates: Sequence[Rates], pace: Pace, *, compiled: bool = 
     """What `work` will take with kernels of these `rates`; `compiled` where the process has made the first calls."""
     step, judgement = step_seconds(work, rates, pace), judgement_seconds(work, rates, pace)
     first = 0.0 if compiled else sum(r.first for r in rates)
+    learning = first + work.steps * step + judgements(work.steps, work.judge_every) * judgement
     return Prediction(
         preparing=preparing_seconds(work, pace),
-        learning=first + work.steps * step + judgements(work.steps, work.judge_every) * judgement,
+        learning=learning,
         publishing=solving_seconds(work, rates, pace, work.training) if work.solved else 0.0,
         measuring=measuring_seconds(work, rates, pace),
         step=step,
         judgement=judgement,
         memory=memory(work, pace),
-        disk=disk(work),
+        disk=disk(work, learning),
     )
 
 
@@ -177,7 +184,8 @@ def step_seconds(work: Work, rates: Sequence[Rates], pace: Pace) -> float:
     each = [_step(work, r) + tiles * _tile(work, r) for r in rates]
     points = work.batch * (pace.augmented if work.augmented else 0.0)
     sampled = work.training * pace.sampled if work.batch < work.training else 0.0
-    return sum(each) / len(each) + points + sampled
+    copied = work.batch * work.width * work.itemsize if work.batch < work.training or work.augmented else 0
+    return sum(each) / len(each) + points + sampled + (copied * pace.touched if copied > FRESH else 0.0)
 
 
 def _step(work: Work, r: Rates) -> float:
@@ -224,7 +232,7 @@ def solving_seconds(work: Work, rates: Sequence[Rates], pace: Pace, targets: int
     tiles, rows = work.tiles(targets), work.rows_of(targets)
     first = _qr(min(rows, targets), n + work.classes)
     folds = first + (tiles - 1) * (first + _qr(2 * (n + work.classes), n + work.classes))
-    unit = pace.fold / _qr(2 * pace.order, pace.order)
+    unit = pace.fold / _qr(pace.rows, pace.order)
     return kernels + len(rates) * (folds * unit + 2.0 * n**3 * unit) + pace.svd * (n / pace.order) ** 3
 
 
@@ -235,7 +243,9 @@ def _qr(rows: float, columns: float) -> float:
 
 def preparing_seconds(work: Work, pace: Pace) -> float:
     """Fitting the preprocessing and applying it to the training and validation points."""
-    seconds = (work.training + work.validation) * pace.prepared
+    points = work.training + work.validation
+    fresh = points * work.width * (work.itemsize + 3 * work.raw_itemsize)  # the result, and copies of what it is from
+    seconds = points * pace.prepared + fresh * pace.touched
     return seconds + (pace.eigen * work.width**3 if work.whitened else 0.0)
 
 
@@ -301,7 +311,7 @@ def _stepping(work: Work) -> int:
     batch = copies * work.batch * work.width * work.itemsize
     kept = 2 * n * work.batch * work.itemsize
     tiles = max(kept if work.solved and kept <= DEFAULT_MEMORY else 0, 6 * n * rows * work.itemsize)
-    square = (14 if work.solved else 10) * 8 * n * n
+    square = (9 if work.solved else 6) * 8 * n * n
     points = 3 * 8 * n * work.width
     judged = _solving(work) if work.solved else 0
     return judging + (4 + BEST) * _state(work) + max(batch + tiles + square + points, judged)
@@ -332,11 +342,13 @@ def _images(work: Work) -> int:
     return min(work.memory_of_images, seen * work.remembered)
 
 
-def disk(work: Work) -> int:
-    """The checkpoints, the distilled set, the history and the pictures."""
-    checkpoint = (3 + BEST) * _state(work) + work.size * work.width
+def disk(work: Work, learning: float) -> int:
+    """The checkpoints that `learning` seconds leave time for, the distilled set, the history and the pictures."""
+    best = min(BEST, judgements(work.steps, work.judge_every))
+    checkpoint = (3 + best) * _state(work) + work.size * work.width
+    checkpoints = min(KEPT_CHECKPOINTS, math.floor(learning / work.save_every))
     whitening = work.itemsize * work.width * (work.width + 1) // 2 if work.whitened else 0
-    return KEPT_CHECKPOINTS * checkpoint + _state(work) + whitening + HISTORY_LINE * work.steps + PICTURES
+    return checkpoints * checkpoint + _state(work) + whitening + HISTORY_LINE * work.steps + PICTURES
 
 
 # --- choices

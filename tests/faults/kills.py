@@ -93,8 +93,10 @@ class Attack:
             kinds.pop(0)
             self.tally.kills[killed] += 1
             check_whole(run)
-        if not runs.is_finished(run):
-            self._finish(run)
+            if runs.is_finished(run):  # the blow fell between the last file and the last word
+                self._compare(run)
+                run = self._fresh()
+        self._finish(run)
         self._compare(run)
         return self.tally
 

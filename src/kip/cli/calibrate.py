@@ -19,7 +19,7 @@ from kip.data.preprocess import fit
 from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.kip import Config, Problem, State
-from kip.plan import Pace, Rates, Work
+from kip.plan import FRESH, Pace, Rates, Work
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, aligned_empty, one_hot
 from kip.stream import coefficients, predict
@@ -35,8 +35,8 @@ LONG = 0.25
 REPEATS, PATIENCE = 4, 0.6
 """A call is timed so often at most, and no longer than so many seconds after the first; the best counts."""
 
-ORDER, SAMPLE, CENTROIDS, PASSES = 300, 512, 4, 50
-"""Of dense matrices, of points, of centroids, and of passes of k-means."""
+ORDER, SAMPLE, CENTROIDS, PASSES = 300, 16 * 2**20, 4, 50
+"""The order of dense matrices, bytes of points, centroids, and the passes that k-means makes."""
 
 
 @dataclass(frozen=True)
@@ -150,25 +150,38 @@ def measure_pace(work: Work, points: Points, clock: Clock, drawn: float, residen
     """What no kernel enters; `drawn` and `resident` are known from elsewhere."""
     rng = np.random.default_rng(0)
     order = min(work.size + work.classes, ORDER)
-    matrix = rng.standard_normal((2 * order, order))
+    height = max(2 * order, min(work.rows_of(work.training), work.training))
+    matrix = rng.standard_normal((height, order))
     _, fold = timed(lambda: scipy.linalg.qr(matrix, mode="r", check_finite=False), clock)
     _, svd = timed(lambda: scipy.linalg.svd(matrix[:order], full_matrices=False, check_finite=False), clock)
     prepared, applied = _preprocessing(work, points, rng, clock)
-    flat = rng.standard_normal((SAMPLE, work.width), np.float32)
-    means, seeding = _k_means(flat, clock)
+    flat = rng.standard_normal((_sample(work), work.width), np.float32)
+    means, seeding = _k_means(flat[:512], clock)
     return Pace(
         order=order,
+        rows=height,
         fold=fold,
         svd=svd,
         eigen=_eigen(work, rng, clock),
         prepared=prepared,
         augmented=_augmentation(work, points, rng, clock) + applied if work.augmented else 0.0,
         sampled=_sampling(work, flat, clock),
+        touched=_touching(clock),
         means=means,
         seeding=seeding,
         drawn=drawn,
         resident=resident,
     )
+
+
+def _touching(clock: Clock) -> float:
+    """Seconds a byte of memory that is used for the first time: the system clears it, page by page."""
+    return timed(lambda: np.ones(FRESH, np.uint8), clock)[1] / FRESH
+
+
+def _sample(work: Work) -> int:
+    """Points to measure on: so many that they do not stay in cache, as those of a run do not."""
+    return max(256, min(4096, SAMPLE // (4 * work.width)))
 
 
 def _raw(count: int, points: Points, rng: np.random.Generator) -> np.ndarray:
@@ -178,16 +191,17 @@ def _raw(count: int, points: Points, rng: np.random.Generator) -> np.ndarray:
 def _preprocessing(work: Work, points: Points, rng: np.random.Generator, clock: Clock) -> tuple[float, float]:
     """Seconds a point to fit and apply the preprocessing, and to apply it."""
     if work.whitened:
-        rows = rng.standard_normal((SAMPLE // 2, work.width))
+        rows = rng.standard_normal((256, work.width))
         whitening = np.ones((work.width, work.width), points.dtype)
         _, covariance = timed(lambda: rows.T @ rows, clock)
         _, applied = timed(lambda: rows.astype(points.dtype) @ whitening, clock)
         return (covariance + applied) / len(rows), applied / len(rows)
-    raw = _raw(SAMPLE, points, rng)
+    raw = _raw(_sample(work), points, rng)
+    every = np.arange(len(raw))
     fitted = fit(points.preprocess, raw, dtype=points.dtype)
-    _, fitting = timed(lambda: fit(points.preprocess, raw, dtype=points.dtype), clock)
-    _, applied = timed(lambda: fitted.apply(raw), clock)
-    return (fitting + applied) / SAMPLE, applied / SAMPLE
+    _, fitting = timed(lambda: fit(points.preprocess, raw[every], dtype=points.dtype), clock)
+    _, applied = timed(lambda: fitted.apply(raw[every]), clock)
+    return (fitting + applied) / len(raw), applied / len(raw)
 
 
 def _eigen(work: Work, rng: np.random.Generator, clock: Clock) -> float:
@@ -201,14 +215,14 @@ def _eigen(work: Work, rng: np.random.Generator, clock: Clock) -> float:
 def _augmentation(work: Work, points: Points, rng: np.random.Generator, clock: Clock) -> float:
     augment = named(points.augment)
     assert augment is not None
-    raw = _raw(min(work.batch, SAMPLE), points, rng)
+    raw = _raw(min(work.batch, _sample(work)), points, rng)
     return timed(lambda: augment(jax.random.key(0), raw), clock)[1] / len(raw)
 
 
 def _sampling(work: Work, flat: np.ndarray, clock: Clock) -> float:
     """Seconds to draw a batch, over the number of training points it is drawn from."""
     codes = np.arange(work.training) % work.classes
-    rows = np.arange(min(len(flat), work.batch))
+    rows = np.random.default_rng(0).integers(0, len(flat), min(2 * len(flat), work.batch))
     _, drawing = timed(lambda: balanced(codes, work.classes, work.batch, key=generator(0, Stream.TARGET)), clock)
     _, taking = timed(lambda: flat[rows], clock)
     return (drawing + taking * work.batch / len(rows)) / work.training
@@ -220,8 +234,8 @@ def _k_means(flat: np.ndarray, clock: Clock) -> tuple[float, float]:
     from scipy.spatial.distance import cdist
 
     def passes() -> Any:
-        return kmeans2(flat, flat[:CENTROIDS], minit="matrix", iter=PASSES, missing="raise")
+        return kmeans2(flat, flat[:CENTROIDS], minit="matrix", iter=PASSES // 10)
 
     pairs = len(flat) * CENTROIDS
     few = flat[:CENTROIDS].astype(np.float64)
-    return timed(passes, clock)[1] / pairs, timed(lambda: cdist(few, flat, "sqeuclidean"), clock)[1] / pairs
+    return 10 * timed(passes, clock)[1] / pairs, timed(lambda: cdist(few, flat, "sqeuclidean"), clock)[1] / pairs

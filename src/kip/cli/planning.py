@@ -1,6 +1,6 @@
 """A run predicted: rates measured or looked up, what was asked for put into numbers, what does not fit refused.
 
-Rates are kept in `calibration.json` of the user's cache folder, as long as the machine and this package stay the same.
+Rates are kept in the user's cache folder, and used as long as the machine and this package stay the same.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,13 +19,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kip.api import Options, Outline, resolve
-from kip.cli import calibrate, common, machine, measure
+from kip.cli import calibrate, common, learning, machine, measure
 from kip.cli.calibrate import Points
 from kip.cli.options import RunOptions
 from kip.cli.progress import duration, say, working
 from kip.data import Dataset
 from kip.data.checks import megabytes
-from kip.files import read_json, write_json
+from kip.files import read_json, sha256, write_json
 from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.kip import SOLVED_FACTOR
@@ -131,6 +132,7 @@ def work_of(dataset: Dataset, outline: Outline, running: RunOptions) -> Work:
         most_draws=measure.DRAWS,
         patience=measure.PATIENCE,
         full=running.full or compared,
+        save_every=learning.SAVE_EVERY,
         remembered=sum(_remembered(kernel, dataset, options) for kernel in config.kernels),
         memory_of_images=_memory_of_images(config.kernels),
     )
@@ -177,9 +179,10 @@ class Store:
     """The measurements of this machine: read once, measured where missing, written back."""
 
     def __init__(self, path: Path | None = None, *, again: bool = False) -> None:
-        self.path = path or calibration_file()
         self.machine = machine.identity()
-        self.entries: dict[str, Any] = {} if again else self._read()
+        self.path = path or calibration_file(self.machine)
+        self.entries = self._read()
+        self.again = again
         self.measured = False
 
     def _read(self) -> dict[str, Any]:
@@ -202,7 +205,7 @@ class Store:
     def knows(self, kernels: tuple[Kernel, ...], work: Work, points: Points) -> bool:
         """Whether nothing has to be measured."""
         names = [*(_rates_key(kernel, work, points) for kernel in kernels), _pace_key(work, points)]
-        return all(name in self.entries for name in names)
+        return not self.again and all(name in self.entries for name in names)
 
     def rates(self, kernel: Kernel, work: Work, points: Points) -> Rates:
         """The rates of a kernel on such points."""
@@ -227,7 +230,12 @@ class Store:
         """The entry called `key`, measured where there is none or it is not one of ours."""
         names = {field.name for field in dataclasses.fields(kind)}
         entry = self.entries.get(key)
-        if isinstance(entry, dict) and set(entry) == names and all(_is_measured(value) for value in entry.values()):
+        if (
+            not self.again
+            and isinstance(entry, dict)
+            and set(entry) == names
+            and all(map(_is_measured, entry.values()))
+        ):
             return kind(**entry)
         found = measure_it()
         self.entries.pop(key, None)
@@ -252,11 +260,12 @@ def _pace_key(work: Work, points: Points) -> str:
     return f"{of} {work.size} {work.classes} {work.batch} of {work.training}"
 
 
-def calibration_file() -> Path:
-    """Where measurements of this machine are kept."""
+def calibration_file(identity: Mapping[str, Any]) -> Path:
+    """Where measurements of a machine are kept; with other cores it counts as another."""
     from platformdirs import user_cache_path
 
-    return user_cache_path("kip", appauthor=False) / "calibration.json"
+    name = sha256(json.dumps(identity, sort_keys=True).encode())[:12]
+    return user_cache_path("kip", appauthor=False) / f"calibration-{name}.json"
 
 
 def _drawing(classes: int) -> float:
