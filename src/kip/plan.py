@@ -106,7 +106,8 @@ class Pace:
 
     `fold` is a QR of `rows` such rows, `svd` a whole decomposition. The others are of one point: to preprocess it, to
     augment it, to draw it into a batch; `touched` of one byte used for the first time; `means` of one point and
-    centroid through all passes of k-means, `seeding` of finding one. `eigen` is of one order cubed, `drawn` of the pictures, `resident` the bytes of a process that has computed a little.
+    centroid through all passes of k-means, `seeding` of finding one. `eigen` is of one order cubed, `drawn` of the
+    pictures, `resident` the bytes of a process that has computed a little.
     """
 
     order: int
@@ -346,7 +347,7 @@ def disk(work: Work, learning: float) -> int:
     """The checkpoints that `learning` seconds leave time for, the distilled set, the history and the pictures."""
     best = min(BEST, judgements(work.steps, work.judge_every))
     checkpoint = (3 + best) * _state(work) + work.size * work.width
-    checkpoints = min(KEPT_CHECKPOINTS, math.floor(learning / work.save_every))
+    checkpoints = min(KEPT_CHECKPOINTS, math.floor(learning / max(work.save_every, 1e-3)))
     whitening = work.itemsize * work.width * (work.width + 1) // 2 if work.whitened else 0
     return checkpoints * checkpoint + _state(work) + whitening + HISTORY_LINE * work.steps + PICTURES
 

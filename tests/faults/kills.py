@@ -46,6 +46,7 @@ CASES: dict[str, list[str]] = {
 WRITE_SECONDS = 0.6
 """How long a write that is to be hit is drawn out."""
 
+INSIDE = "inside the writing of a checkpoint"
 TIMEOUT = 600.0
 TIMES = ("seconds", "seconds_by_part", "checkpoints", "planned")
 """What of `metrics.json` may differ between two runs that are otherwise the same."""
@@ -61,10 +62,6 @@ class Tally:
     @property
     def total(self) -> int:
         return sum(self.kills.values())
-
-    def add(self, other: Tally) -> None:
-        self.kills += other.kills
-        self.compared += other.compared
 
 
 class Attack:
@@ -127,6 +124,7 @@ class Attack:
 
     def _strike(self, run: Path, *, inside: bool) -> str | None:
         """Start or resume the run and kill it; where it was struck, or None if it ended first."""
+        before = partials(run)
         if inside:
             left = self.saves - max((entry["step"] for entry in runs.read_history(run)), default=0)
             number = int(self.rng.integers(1, max(2, left)))
@@ -144,7 +142,7 @@ class Attack:
         if process.returncode == 0:
             return None
         assert process.returncode == -9, text
-        return struck(run)
+        return struck(run, before)
 
     def _compare(self, run: Path) -> None:
         assert_identical(run, self.whole)
@@ -182,11 +180,15 @@ def _until(process: subprocess.Popen[str], word: str) -> _Drain:
     return said
 
 
-def struck(run: Path) -> str:
-    """Where a run was when it was killed, from what it left."""
-    folder = run / runs.CHECKPOINTS
-    if folder.is_dir() and any(path.name.endswith(".partial") for path in folder.iterdir()):
-        return "inside the writing of a checkpoint"
+def partials(run: Path) -> set[str]:
+    """Checkpoints that were being written when the run was killed; the next one that is written clears them away."""
+    return {path.name for path in (run / runs.CHECKPOINTS).glob(".*.partial")}
+
+
+def struck(run: Path, before: set[str]) -> str:
+    """Where a run was when it was killed, from what it left beside the half-written files of kills `before`."""
+    if partials(run) - before:
+        return INSIDE
     if not (run / runs.CONFIG).exists():
         return "before its configuration was written"
     if (run / runs.METRICS).exists():

@@ -149,7 +149,11 @@ class _Distillation:
             "steps": learned.state.step,
             "kept_step": learned.checkpoint.step,
             "labels": labels,
-            "checkpoints": {"saves": saves.saves, "seconds": round(saves.seconds, 4)},
+            "checkpoints": {
+                "saves": saves.saves,
+                "seconds": round(saves.seconds, 4),
+                "share": round(saves.seconds / max(learned.seconds, 1e-9), 5),
+            },
         }
 
         def draw(small: DistilledSet, folder: Path) -> None:

@@ -25,7 +25,7 @@ from kip.kip import Checkpoint, Info, State
 from kip.sets import LabelledSet
 
 SAVE_EVERY = 10.0
-SAVE_SHARE = 0.02
+SAVE_SHARE = 0.01
 """A checkpoint is written this often, in seconds, but never takes more than this share of the time."""
 
 FREE_ON_RESUME = ("draws", "full", "device", "time_budget", "version")
@@ -120,12 +120,14 @@ class _Recorder:
     ) -> None:
         self.task, self.history, self.show, self.save, self.state = task, history, show, save, state
         self._start = time.monotonic() - before
+        self._seconds = before
         self._accuracy: float | None = None
 
     @property
     def seconds(self) -> float:
-        """Since learning began, what came before a resumption included."""
-        return time.monotonic() - self._start
+        """Since learning began, what came before a resumption included; it stands still while a clock catches up."""
+        self._seconds = max(self._seconds, time.monotonic() - self._start)
+        return self._seconds
 
     def __call__(self, state: State, info: Info) -> None:
         self.state = state
