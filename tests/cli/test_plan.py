@@ -37,6 +37,18 @@ def test_plan_predicts_and_runs_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--kernel conv1 --augment digits --preprocess zca --validation 0.1 --batch 50",
+        "--kernel rbf+fc1 --labels learned --support-batch 5 --size 20 --draws 0",
+    ],
+)
+def test_whatever_distill_takes_can_be_planned(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--targets", "200", *options.split()]) == 0
+    assert "steps of" in capsys.readouterr().out
+
+
 def test_a_run_has_predicted_beside_actual(tmp_path: Path) -> None:
     assert main(["distill", "--steps", "3", "--draws", "0", "--out", str(tmp_path / "run")]) == 0
     metrics = metrics_of(tmp_path / "run")

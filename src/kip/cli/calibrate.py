@@ -5,6 +5,7 @@ Points are random, since times do not depend on them. Every function gets its cl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,8 @@ def timed(call: Callable[[], Any], clock: Clock) -> tuple[float, float]:
 def measure_rates(kernel: Kernel, work: Work, points: Points, clock: Clock) -> Rates:
     """The rates of `kernel`; convolutional ones at sizes that grow until a step takes long enough to be trusted."""
     if isinstance(kernel, InnerProductKernel):
-        return _rates(kernel, work, points, min(work.support, MOST_SUPPORT), work.rows, clock)
+        support = max(work.classes, min(work.support, MOST_SUPPORT))
+        return _rates(kernel, work, points, support, work.rows, clock)
     found = None
     for support, rows in _growing(work):
         found = _rates(kernel, work, points, support, rows, clock)
@@ -79,14 +81,15 @@ def measure_rates(kernel: Kernel, work: Work, points: Points, clock: Clock) -> R
 
 
 def _growing(work: Work) -> Iterator[tuple[int, int]]:
-    support, rows = min(work.support, max(10, work.classes)), min(work.rows, 32)
+    """Support points and rows of a tile, from few to those asked for."""
+    most = max(work.support, work.classes)
+    support, rows = min(most, max(10, work.classes)), min(work.rows, 32)
     yield support, rows
-    while (support, rows) != (work.support, work.rows):
-        if rows < work.rows and rows < 16 * support:
+    while (support, rows) != (most, work.rows):
+        if rows < work.rows and (rows < 16 * support or support == most):
             rows = min(work.rows, 4 * rows)
         else:
-            support = min(work.support, 4 * support)
-            rows = rows if support < work.support else min(work.rows, 4 * rows)
+            support = min(most, 4 * support)
         yield support, rows
 
 
@@ -130,10 +133,10 @@ class _Bench:
         return x
 
     def step_on(self, targets: int) -> Callable[[], Any]:
-        """A step on so many targets: others each time where targets are augmented, since kernels remember images."""
-        problems = [self._problem(targets) for _ in range(REPEATS + 1 if self.work.augmented else 1)]
-        calls = iter(problems) if self.work.augmented else None
-        return lambda: algorithm.step(self.state, problems[0] if calls is None else next(calls), self.config)
+        """A step on so many targets: others each time where they are augmented and the kernel remembers images."""
+        fresh = self.work.augmented and not isinstance(self.kernel, InnerProductKernel)
+        problems = itertools.cycle([self._problem(targets) for _ in range(REPEATS + 1 if fresh else 1)])
+        return lambda: algorithm.step(self.state, next(problems), self.config)
 
     def coefficients(self) -> Any:
         """A⁻¹ y_s."""
