@@ -161,12 +161,12 @@ def test_a_resumption_clears_away_what_a_killed_one_was_writing(
     assert not left.exists()
 
 
+@pytest.mark.usefixtures("often")
 def test_resuming_takes_everything_from_the_run(
     own_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data set too: its name must not be taken for the command `kip data`."""
     run = tmp_path / "run"
-    monkeypatch.setattr(learning, "SAVE_EVERY", 0.0)
     killed_after(2, ["distill", "--out", str(run), "--data", str(own_data), "--size", "4", *QUICK], monkeypatch)
     assert main(["distill", "--resume", "--out", str(run)]) == 0
     config = json.loads((run / "config.json").read_text())
