@@ -31,7 +31,7 @@ from kip.kip import (
     run,
     step,
 )
-from kip.krr import Ridge, accuracy, mean_square_loss
+from kip.krr import Ridge, RidgeError, accuracy, mean_square_loss
 from kip.labels import solve_labels
 from kip.sets import LabelledSet, one_hot
 from kip.stream import Plan, coefficients, predict
@@ -474,3 +474,20 @@ def test_an_empty_problem_is_named() -> None:
     empty = Problem(LabelledSet(np.zeros((0, 4), np.float32), np.zeros((0, 2), np.float32)), np.zeros(0, int), 2)
     with pytest.raises(ValueError, match=r"`train\.x` is empty"):
         init(empty, config(), key=0)
+
+
+def test_points_that_can_no_longer_be_inverted_are_a_divergence_but_not_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise RidgeError("not positive definite")
+
+    of, settings = problem(300), config()
+    fresh = init(of, settings, key=0)
+    moved, _ = step(fresh, of, settings)
+    monkeypatch.setattr(algorithm, "_gradients", fails)
+    with pytest.raises(RidgeError):
+        step(fresh, of, settings)
+    with pytest.raises(DivergedError, match="can no longer be inverted at step 1; lower") as caught:
+        step(moved, of, settings)
+    assert caught.value.state is moved

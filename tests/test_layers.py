@@ -40,7 +40,7 @@ ROWS = [
     "runs",
     "cli",
 ]
-PURE = ["sets", "kernels", "krr", "stream", "large", "sampling", "corruption", "epsilon", "labels", "kip"]
+PURE = ["sets", "kernels", "krr", "stream", "large", "sampling", "corruption", "epsilon", "labels", "kip", "plan"]
 IMPURE_IMPORTS = {"datetime", "io", "logging", "pathlib", "shutil", "subprocess", "sys", "tempfile", "time"}
 IMPURE_CALLS = {"input", "open", "print"}
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

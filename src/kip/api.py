@@ -185,24 +185,55 @@ def prepare(
     plan: Plan = Plan(),
 ) -> Task:
     """Check, split, preprocess and configure; every complaint about the input is made here, before any computation."""
+    drawn = outline(x, y, options, kernels=kernels, optimiser=optimiser, classes=classes, kind=kind, plan=plan)
+    raw, rows, held_out, options = drawn.raw, drawn.rows, drawn.held_out, drawn.options
+    fitted = fit(options.preprocess, raw[rows], dtype=np.dtype(options.dtype))
+    problem = Problem(
+        LabelledSet(fitted.apply(raw[rows]), drawn.targets[rows]),
+        drawn.codes[rows],
+        len(drawn.classes),
+        _augmentation(options, augment, raw[rows], fitted),
+    )
+    validation = LabelledSet(fitted.apply(raw[held_out]), drawn.targets[held_out]) if len(held_out) else None
+    return Task(problem, drawn.config, options, fitted, drawn.classes, len(raw), validation)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A task before anything is computed: raw points with their labels, which are learned from and which held out."""
+
+    raw: np.ndarray
+    targets: np.ndarray
+    codes: np.ndarray
+    classes: tuple[Any, ...]
+    rows: np.ndarray
+    held_out: np.ndarray
+    config: Config
+    options: Options
+
+
+def outline(
+    x: Any,
+    y: Any,
+    options: Options,
+    *,
+    kernels: tuple[Kernel, ...] | None = None,
+    optimiser: optax.GradientTransformation | None = None,
+    classes: Sequence[Any] | None = None,
+    kind: str = "other",
+    plan: Plan = Plan(),
+) -> Outline:
+    """What `prepare` will make of the data, with all its complaints, but without preprocessing a point."""
     raw = check_points(x, "x")
-    targets, codes, classes_ = _targets(y, len(raw), classes, options)
+    targets, codes, names = _targets(y, len(raw), classes, options)
     kernels = kernels or family(options.kernel, options.engine)
     ridge = Ridge(options.ridge, not options.plain_ridge)
     corruption = Corruption(options.corruption, options.fill, options.by_pixel)
-    rows, held_out = split(codes, len(classes_), options)
+    rows, held_out = split(codes, len(names), options)
     options = resolve(options, len(rows), kernels, kind)
     config = _config(options, kernels, ridge, corruption, optimiser, plan)
-    _check_sizes(options, codes[rows], len(classes_))
-    fitted = fit(options.preprocess, raw[rows], dtype=np.dtype(options.dtype))
-    problem = Problem(
-        LabelledSet(fitted.apply(raw[rows]), targets[rows]),
-        codes[rows],
-        len(classes_),
-        _augmentation(options, augment, raw[rows], fitted),
-    )
-    validation = LabelledSet(fitted.apply(raw[held_out]), targets[held_out]) if len(held_out) else None
-    return Task(problem, config, options, fitted, classes_, len(raw), validation)
+    _check_sizes(options, codes[rows], len(names))
+    return Outline(raw, targets, codes, names, rows, held_out, config, options)
 
 
 def _targets(

@@ -162,8 +162,8 @@ class Saver:
     """A hook that saves the state it is called with, once `every` seconds have gone by since the last save.
 
     `share`, where given, also spaces saves so far apart that they take no more than that fraction of the time.
-    `seconds` is the time spent saving so far, `saves` their number. `clock` counts seconds and should be monotonic;
-    one that jumps back delays a save by `every` at most.
+    `before`, where given, is called first. `seconds` is the time spent saving so far, `saves` their number. `clock`
+    counts seconds and should be monotonic; one that jumps back delays a save by `every` at most.
     """
 
     def __init__(
@@ -174,13 +174,14 @@ class Saver:
         clock: Callable[[], float] = time.monotonic,
         *,
         share: float | None = None,
+        before: Callable[[], object] | None = None,
     ) -> None:
         if not every >= 0:
             raise ValueError(f"`every` must be a number of seconds, 0 or more; got {every}")
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"`share` must be a fraction of the time in (0, 1], or None; got {share}")
         self.folder, self.identity, self.every, self.share = Path(folder), dict(identity), every, share
-        self.seconds, self.saves = 0.0, 0
+        self.seconds, self.saves, self.before = 0.0, 0, before
         self._clock = clock
         self._since = clock()
         self._wait = every
@@ -195,6 +196,8 @@ class Saver:
     def save(self, state: State) -> Path:
         """Save `state` now, whatever the time: before stopping on purpose."""
         begin = self._clock()
+        if self.before is not None:
+            self.before()
         path = save(self.folder, state, self.identity)
         self._since = self._clock()
         spent = max(0.0, self._since - begin)

@@ -33,10 +33,12 @@ def write_atomic(path: Path, *parts: Bytes, flush: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         # What went wrong first is what is told: on a read-only disk removing complains as well.
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # a full disk names no file, the others the temporary one
         raise
     if flush:
         flush_folder(path.parent)

@@ -18,7 +18,7 @@ import optax
 
 from kip.corruption import Corruption
 from kip.kernels.base import Kernel, Params, precision
-from kip.krr import Ridge, calm_threads, mean_square_loss
+from kip.krr import Ridge, RidgeError, calm_threads, mean_square_loss
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, check_points, check_targets, one_hot
@@ -140,9 +140,9 @@ class Info:
 class DivergedError(ArithmeticError):
     """A loss or gradient was not finite; `state` is the last that was."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, reason: str = "the loss is not finite") -> None:
         super().__init__(
-            f"the loss is not finite at step {state.step}; lower the learning rate, or raise the ridge. "
+            f"{reason} at step {state.step}; lower the learning rate, or raise the ridge. "
             "The last finite support set was kept"
         )
         self.state = state
@@ -240,8 +240,13 @@ def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
     kernel = kernels_of(config, state.log_params)[which]
     rows = _support_rows(state, config)
     targets = sample_targets(problem, config, key=state.key, step=state.step)
-    with calm_threads(config.size):
-        found = _gradients(kernel, state, rows, targets, problem, config)
+    try:
+        with calm_threads(config.size):
+            found = _gradients(kernel, state, rows, targets, problem, config)
+    except RidgeError:
+        if state.step == 0:  # what was given is at fault, not what was learned
+            raise
+        raise DivergedError(state, "K_ss of the learned points can no longer be inverted") from None
     norm = float(np.sqrt(np.sum(np.square(found.x))))
     if not (np.isfinite(found.loss) and np.isfinite(norm)):
         raise DivergedError(state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kip.files import read_json, write_atomic, write_json
+from kip.files import read_json, remove_partials, write_atomic, write_json
 
 CONFIG, HISTORY, METRICS, LOCK = "config.json", "history.jsonl", "metrics.json", ".lock"
 DESCRIPTION = "distilled.json"
@@ -70,8 +71,13 @@ class Run:
         path = self.folder / HISTORY
         lines = [entry for entry in read_history(self.folder) if entry["step"] <= keep] if keep else []
         write_atomic(path, "".join(_line(entry) for entry in lines).encode())
-        with path.open("a", encoding="utf-8") as file:
-            yield History(file)
+        with path.open("ab", buffering=0) as file:  # a line is one write: a kill leaves it whole or not there
+            yield History(file, path)
+
+    def flush_history(self) -> None:
+        """Bring the history to the disk: where the machine fails, a checkpoint must not outlive what led to it."""
+        with contextlib.suppress(FileNotFoundError), (self.folder / HISTORY).open("ab") as file:
+            os.fsync(file.fileno())
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
         """Write the measurements, and by that declare the run finished."""
@@ -82,12 +88,18 @@ class Run:
 class History:
     """An open history.jsonl."""
 
-    file: IO[str]
+    file: IO[bytes]
+    path: Path
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write one step; it is with the system, if not on the disk, when this returns."""
-        self.file.write(_line(entry))
-        self.file.flush()
+        rest = memoryview(_line(entry).encode())
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            error.filename = str(self.path)  # a full disk names no file
+            raise
 
 
 def _line(entry: Mapping[str, Any]) -> str:
@@ -95,20 +107,31 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The steps recorded in a run folder; a last line that was cut off is left out."""
+    """The steps recorded in a run folder, up to the first line that is cut off or not one of ours."""
     path = folder / HISTORY
     if not path.is_file():
         return []
+    from kip.data.checks import check_memory, memory_limit  # here, since help is to import nothing that computes
+
+    check_memory(path, path.stat().st_size, memory_limit())
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().split(b"\n"):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
-        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        if (
+            not isinstance(entry, dict)
+            or type(entry.get("step")) is not int
+            or not _is_seconds(entry.get("seconds", 0))
+        ):
             break
         entries.append(entry)
     return entries
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def seconds_until(folder: Path, step: int) -> float:
@@ -193,4 +216,5 @@ def _locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
+        remove_partials(folder)
         yield

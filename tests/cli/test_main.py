@@ -11,7 +11,7 @@ import pytest
 import kip
 from kip.cli import main
 
-COMMANDS = (["distill"], ["label-solve"], ["evaluate"], ["data", "list"], ["data", "fetch"], ["bench"])
+COMMANDS = (["distill"], ["plan"], ["label-solve"], ["evaluate"], ["data", "list"], ["data", "fetch"], ["bench"])
 
 
 def test_help_imports_nothing_that_computes() -> None:
@@ -72,6 +72,8 @@ BAD = [
     ("distill --resume", "--out"),
     ("distill --resume --out nowhere", "holds no run"),
     ("distill --config none.toml", "none.toml"),
+    ("plan --size 4", "`size` must be at least the 10 classes"),
+    ("plan --time-budget soon", "--time-budget"),
     ("evaluate", "RUN"),
     ("evaluate nowhere", "nowhere"),
     ("data fetch minst", "'mnist'"),

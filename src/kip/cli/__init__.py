@@ -6,6 +6,7 @@ interrupted as the signal has it. Commands import what computes only when they r
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ from cyclopts.config import Dict
 
 from kip import runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options, transfer
+from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, transfer
 
 BAD_INPUT, FAILED = 2, 1
+FULL_DISK = "; free some space, and go on with `--resume` where a checkpoint was kept"
 
 
 def build(config: Sequence[Any] = ()) -> App:
@@ -37,6 +39,7 @@ def build(config: Sequence[Any] = ()) -> App:
     app.command(data.app)
     commands: list[Callable[..., int]] = [
         distill.distill,
+        plan.plan,
         label_solve.label_solve,
         evaluate.evaluate,
         transfer.transfer,
@@ -81,7 +84,14 @@ def _config(tokens: Sequence[str]) -> list[Any]:
     table = {} if path is None else options.read_config(path, commands)
     preset = options.preset(tokens, table) if {"distill", "plan"} & set(commands) else {}
     tables = [(table, str(path)), (preset, "--for")]
-    return [Dict(each, source=source, use_commands_as_keys=False) for each, source in tables if each]
+    return [Dict(_under(commands, each), source=source) for each, source in tables if each]
+
+
+def _under(commands: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:
+    """The table under its command's name: at the root the option `data` would be taken for the command, and dropped."""
+    for command in reversed(commands):
+        table = {command: table}
+    return table
 
 
 def _failed(words: str, status: int) -> int:
@@ -93,7 +103,8 @@ def _words(error: Exception) -> str:
     """What went wrong, with the file it went wrong at."""
     if isinstance(error, OSError) and error.strerror:
         at = f"{Path(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
-        return f"{at}{error.strerror.lower()}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) and "resume" not in error.strerror
+        return f"{at}{error.strerror[0].lower()}{error.strerror[1:]}{FULL_DISK if full else ''}"
     return str(error)
 
 

@@ -21,9 +21,10 @@ from kip.cli.progress import Interrupt, console, say, working
 if TYPE_CHECKING:
     import numpy as np
 
-    from kip.api import Options, Task
+    from kip.api import Options, Outline, Task
     from kip.artefact import DistilledSet
     from kip.cli.measure import Measured
+    from kip.cli.planning import Planned
     from kip.cli.watch import Watch
     from kip.data import Dataset
     from kip.sets import LabelledSet
@@ -116,6 +117,17 @@ def ready(dataset: Dataset, options: Options) -> Task:
     return prepare(dataset.x_train, labels, options, classes=classes, kind=dataset.kind)
 
 
+def outlined(dataset: Dataset, options: Options) -> Outline:
+    """The same, before anything is computed."""
+    import numpy as np
+
+    from kip.api import outline
+
+    classes = class_names(dataset)
+    labels = np.asarray(classes)[dataset.y_train]
+    return outline(dataset.x_train, labels, options, classes=classes, kind=dataset.kind)
+
+
 def described(
     command: str, task: Task, groups: Sequence[Any], more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
@@ -198,6 +210,7 @@ class Story:
     seconds: dict[str, float]
     more: dict[str, Any]
     pictures: Callable[[DistilledSet, Path], None]
+    planned: Planned | None = None
 
 
 def conclude(
@@ -214,7 +227,7 @@ def conclude(
 
     The set is saved before it is measured: what took long to learn is on the disk before anything else can fail.
     """
-    from kip.cli import measure
+    from kip.cli import machine, measure
 
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)
@@ -225,6 +238,7 @@ def conclude(
     with working("drawing pictures"):
         story.pictures(small, run.folder)
     spent = {**story.seconds, "measuring": time.monotonic() - start}
+    planned = {} if story.planned is None else story.planned.beside(spent, machine.peak_memory(), run.folder)
     stopped = "interrupted" if interrupt() else story.stopped
     run.finish(
         {
@@ -233,6 +247,7 @@ def conclude(
             "stopped": stopped,
             "seconds": round(story.seconds["learning"], 3),
             "seconds_by_part": {name: round(value, 3) for name, value in spent.items()},
+            **({"planned": planned} if planned else {}),
             "seed": task.options.seed,
             "config": story.config,
         }

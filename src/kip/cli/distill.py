@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from kip import runs
 from kip.cli import common
 from kip.cli.options import (
+    BUDGET,
     RUNNING,
     USUAL_DATA,
     USUAL_LEARNING,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kip.artefact import DistilledSet
     from kip.checkpoint import Saver
     from kip.cli.learning import Learned
+    from kip.cli.planning import Planned
     from kip.cli.watch import Watch
     from kip.data import Dataset
 
@@ -41,7 +43,7 @@ def distill(
     of: SetOptions = USUAL_SET,
     learning: LearnOptions = USUAL_LEARNING,
     running: RunOptions = USUAL_RUN,
-    time_budget: Annotated[str | None, Parameter(group=RUNNING, help="Stop learning after 90s, 10m or 1h30m.")] = None,
+    time_budget: Annotated[str | None, BUDGET] = None,
     resume: Annotated[
         bool,
         Parameter(
@@ -100,15 +102,18 @@ class _Distillation:
 
     def __call__(self) -> common.Done:
         from kip import kip as algorithm
-        from kip.cli import learning
+        from kip.cli import learning, machine, planning
 
-        start = time.monotonic()
         groups = (self.data, self.of, self.learning, self.running)
         options = common.api_options(self.dataset, *groups)
+        budget = None if self.time_budget is None else seconds(self.time_budget)
+        planned = planning.plan(self.dataset, options, self.running, budget)
+        planned.refuse(machine.memory_limit())
+        options = planned.options
+        start = time.monotonic()
         task = common.ready(self.dataset, options)
         state = algorithm.init(task.problem, task.config, key=options.seed)
         config = common.described("distill", task, groups, {"time_budget": self.time_budget})
-        budget = None if self.time_budget is None else seconds(self.time_budget)
         name = runs.run_name(common.short(self.dataset.name), options.kernel, options.size, options.seed)
         with runs.opened(name, self.running.out, resume=self.resume) as run, Interrupt() as interrupt:
             saves = learning.saver(run, task, self.dataset)
@@ -117,9 +122,10 @@ class _Distillation:
             else:
                 run.configure(config)
             _say_plan(task)
+            planning.tell(planned)
             preparing = time.monotonic() - start
             learned = learning.learn(task, state, run, saves, interrupt, budget)
-            return self._conclude(run, task, learned, saves, config, preparing, interrupt)
+            return self._conclude(run, task, learned, saves, config, preparing, interrupt, planned)
 
     def _conclude(
         self,
@@ -130,21 +136,33 @@ class _Distillation:
         config: dict[str, Any],
         preparing: float,
         interrupt: Interrupt,
+        planned: Planned,
     ) -> common.Done:
         from kip.cli import learning
         from kip.cli.watch import Watch
 
+        start = time.monotonic()
         watch = Watch(self.running.cache, run.folder)
         labels = task.config.mode(len(task.problem.train))
         small = _assembled(task, learned, watch, solved=labels == "solved")
-        more = {"steps": learned.state.step, "kept_step": learned.checkpoint.step, "labels": labels}
+        publishing = time.monotonic() - start
+        more = {
+            "steps": learned.state.step,
+            "kept_step": learned.checkpoint.step,
+            "labels": labels,
+            "checkpoints": {
+                "saves": saves.saves,
+                "seconds": round(saves.seconds, 4),
+                "share": round(saves.seconds / max(learned.seconds, 1e-9), 5),
+            },
+        }
 
         def draw(small: DistilledSet, folder: Path) -> None:
             common.draw_set(small, folder, learning.columns(task, learned, small, common.natural(task)))
             learning.draw_curve(folder, f"{self.dataset.name} → {len(small)} points, kernel {small.kernel}")
 
-        spent = {"preparing": preparing, "learning": learned.seconds}
-        story = common.Story("distilled", config, learned.stopped, spent, more, draw)
+        spent = {"preparing": preparing, "learning": learned.seconds, "publishing": publishing}
+        story = common.Story("distilled", config, learned.stopped, spent, more, draw, planned)
         done = common.conclude(run, small, task, self.dataset, self.running, story, interrupt, watch)
         if interrupt():
             saves.save(learned.state)  # it may have come while measuring

@@ -25,7 +25,7 @@ from kip.kip import Checkpoint, Info, State
 from kip.sets import LabelledSet
 
 SAVE_EVERY = 10.0
-SAVE_SHARE = 0.02
+SAVE_SHARE = 0.01
 """A checkpoint is written this often, in seconds, but never takes more than this share of the time."""
 
 FREE_ON_RESUME = ("draws", "full", "device", "time_budget", "version")
@@ -45,7 +45,8 @@ class Learned:
 def saver(run: runs.Run, task: Task, dataset: Dataset) -> checkpoint.Saver:
     """What saves checkpoints into the run's folder; they belong to these options and these data."""
     identity = {"options": dataclasses.asdict(task.options), "data": _fingerprint(dataset)}
-    return checkpoint.Saver(run.folder / runs.CHECKPOINTS, identity, SAVE_EVERY, share=SAVE_SHARE)
+    folder = run.folder / runs.CHECKPOINTS
+    return checkpoint.Saver(folder, identity, SAVE_EVERY, share=SAVE_SHARE, before=run.flush_history)
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -76,7 +77,7 @@ def learn(
 ) -> Learned:
     """Step until done, on a plateau, out of time, interrupted, or diverged; in each case there is a set to publish."""
     before = runs.seconds_until(run.folder, state.step)
-    late = api.within(budget, time.monotonic)
+    late = None if budget is None else api.within(max(budget - before, 1e-9), time.monotonic)
     with run.history(keep=state.step) as history, steps(task.config.steps, state.step, budget) as show:
         recorder = _Recorder(task, history, show, saves, state, before)
         try:
@@ -119,12 +120,14 @@ class _Recorder:
     ) -> None:
         self.task, self.history, self.show, self.save, self.state = task, history, show, save, state
         self._start = time.monotonic() - before
+        self._seconds = before
         self._accuracy: float | None = None
 
     @property
     def seconds(self) -> float:
-        """Since learning began, what came before a resumption included."""
-        return time.monotonic() - self._start
+        """Since learning began, what came before a resumption included; it stands still while a clock catches up."""
+        self._seconds = max(self._seconds, time.monotonic() - self._start)
+        return self._seconds
 
     def __call__(self, state: State, info: Info) -> None:
         self.state = state

@@ -30,6 +30,10 @@ AUGMENTATIONS = ("auto", "none", "digits", "photos", "flips")
 AUTO = Parameter(show_default=lambda _: "chosen by the data")
 """For options whose None means that `kip.defaults` chooses."""
 
+BUDGET = Parameter(
+    group=RUNNING, help="Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop."
+)
+
 COUNT, POSITIVE = Parameter(validator=Number(gte=1)), Parameter(validator=Number(gt=0))
 NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
@@ -218,7 +222,7 @@ class RunOptions:
 USUAL_DATA, USUAL_SET, USUAL_LEARNING, USUAL_RUN = DataOptions(), SetOptions(), LearnOptions(), RunOptions()
 """The groups where nothing was said."""
 
-_NOT_KEPT = ("out", "seeds", "cache", "config", "resume")
+_NOT_KEPT = ("out", "seeds", "cache", "config", "resume", "again")
 """Options that say where a run goes, not what it is."""
 
 
