@@ -119,9 +119,9 @@ def calm_threads(support: int) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if support > 1000 else _thread_pools().limit(limits=1, user_api="blas")
 
 
-def cholesky(a: np.ndarray) -> np.ndarray:
-    """The lower triangle L of A = LLᵀ; LinAlgError where A is not positive definite."""
-    return scipy.linalg.cholesky(a, lower=True, check_finite=False)
+def cholesky(a: np.ndarray, *, overwrite: bool = False) -> np.ndarray:
+    """The lower triangle L of A = LLᵀ, in A's place if `overwrite`; LinAlgError where A is not positive definite."""
+    return scipy.linalg.cholesky(a, lower=True, overwrite_a=overwrite, check_finite=False)
 
 
 def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:

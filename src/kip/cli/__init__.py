@@ -17,7 +17,7 @@ from cyclopts.config import Dict
 
 from kip import runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options
+from kip.cli import bench, data, distill, evaluate, label_solve, options, reproduce
 
 BAD_INPUT, FAILED = 2, 1
 
@@ -35,7 +35,13 @@ def build(config: Sequence[Any] = ()) -> App:
         config=list(config),
     )
     app.command(data.app)
-    commands: list[Callable[..., int]] = [distill.distill, label_solve.label_solve, evaluate.evaluate, bench.bench]
+    commands: list[Callable[..., int]] = [
+        distill.distill,
+        label_solve.label_solve,
+        evaluate.evaluate,
+        reproduce.reproduce,
+        bench.bench,
+    ]
     for rank, command in enumerate(commands):
         app.command(command, sort_key=rank)
     return app
