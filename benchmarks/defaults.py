@@ -1,14 +1,17 @@
 """Choose the defaults of `kip.defaults` on a validation split, and write down what was measured.
 
-    python benchmarks/defaults.py [--data mnist,cifar10] [--sizes 10,100] [--seeds 2] [--out results/defaults.json]
+    python benchmarks/defaults.py [--data mnist,cifar10] [--sizes 10,100] [--seeds 1] [--out results/defaults.json]
+    python benchmarks/defaults.py --seeds 0        # only the table of what has been measured
 
 A tenth of the training set is held out; the test set is never opened. Every setting of the grid is distilled with RBF
-and scored on the held-out part; results are appended as they come, and settings already there are not run again.
+and scored on the held-out part; results are appended as they come, and settings already there are not run again. The
+table at the end has the mean over seeds of every setting, the best of each data set and size marked.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -18,29 +21,45 @@ import numpy as np
 from kip import __version__, api
 from kip import kip as algorithm
 from kip.data import load
+from kip.files import write_json
 from kip.krr import accuracy
 from kip.stream import coefficients, predict
 
-GRID = {
-    "mnist": [
-        {"steps": 300, "learning_rate": 0.1, "batch": 6000},
-        {"steps": 600, "learning_rate": 0.1, "batch": 6000},
+GRID: dict[tuple[str, int], list[dict]] = {
+    ("mnist", 10): [
         {"steps": 600, "learning_rate": 0.05, "batch": 6000},
+        {"steps": 600, "learning_rate": 0.1, "batch": 6000},
         {"steps": 600, "learning_rate": 0.2, "batch": 6000},
         {"steps": 1000, "learning_rate": 0.2, "batch": 6000},
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "digits"},
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "labels": "learned"},
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "labels": "fixed"},
     ],
-    "cifar10": [
-        {"steps": 300, "learning_rate": 0.1, "batch": 6000},
-        {"steps": 300, "learning_rate": 0.1, "batch": 20000},
-        {"steps": 300, "learning_rate": 0.2, "batch": 20000},
-        {"steps": 600, "learning_rate": 0.1, "batch": 10000},
-        {"steps": 600, "learning_rate": 0.1, "batch": 10000, "augment": "flips"},
-        {"steps": 600, "learning_rate": 0.1, "batch": 10000, "labels": "learned"},
+    ("mnist", 100): [
+        {"steps": 600, "learning_rate": 0.1, "batch": 6000},
+        {"steps": 600, "learning_rate": 0.2, "batch": 6000},
+        {"steps": 1000, "learning_rate": 0.2, "batch": 6000},
+        {"steps": 1000, "learning_rate": 0.4, "batch": 6000},
+        {"steps": 1500, "learning_rate": 0.2, "batch": 6000},
+        {"steps": 1000, "learning_rate": 0.2, "batch": 6000, "augment": "digits"},
+    ],
+    ("cifar10", 10): [
+        {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "none"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "none"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 20000, "augment": "flips"},
+    ],
+    ("cifar10", 100): [
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "none"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "photos"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
+        {"steps": 1500, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
     ],
 }
+"""Settings by data set and size; what is not said is a default, with labels solved."""
 
 
 def measure(data: str, size: int, setting: dict, seed: int) -> dict:
@@ -67,28 +86,45 @@ def measure(data: str, size: int, setting: dict, seed: int) -> dict:
     }
 
 
+def name(row: dict) -> str:
+    return ", ".join(f"{key} {value}" for key, value in row["setting"].items())
+
+
+def table(rows: list[dict]) -> str:
+    """The mean over seeds of every setting, best first within a data set and size."""
+    lines = []
+    for data, size in dict.fromkeys((row["data"], row["size"]) for row in rows):
+        by_setting: dict[str, list[dict]] = {}
+        for row in rows:
+            if (row["data"], row["size"]) == (data, size):
+                by_setting.setdefault(name(row), []).append(row)
+        means = {key: np.mean([row["validation_accuracy"] for row in found]) for key, found in by_setting.items()}
+        for rank, key in enumerate(sorted(means, key=lambda k: -means[k])):
+            seeds, seconds = len(by_setting[key]), np.mean([row["seconds"] for row in by_setting[key]])
+            mark = "*" if rank == 0 else " "
+            lines.append(f"{mark} {data} {size}: {100 * means[key]:.2f} %  ({seeds} seeds, {seconds:.0f} s)  {key}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="mnist,cifar10")
     parser.add_argument("--sizes", default="10,100")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/defaults.json"))
     arguments = parser.parse_args()
     rows = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     done = {(r["data"], r["size"], r["seed"], json.dumps(r["setting"], sort_keys=True)) for r in rows}
-    for data in arguments.data.split(","):
-        for size in map(int, arguments.sizes.split(",")):
-            for setting in GRID[data]:
-                for seed in range(arguments.seeds):
-                    if (data, size, seed, json.dumps(setting, sort_keys=True)) in done:
-                        continue
-                    row = measure(data, size, setting, seed)
-                    rows.append(row)
-                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-                    arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
-                    print(
-                        f"{data} {size} {setting} seed {seed}: {row['validation_accuracy']:.4f} in {row['seconds']} s"
-                    )
+    wanted = [(d, int(s)) for d in arguments.data.split(",") for s in arguments.sizes.split(",")]
+    for (data, size), seed in itertools.product(wanted, range(arguments.seeds)):
+        for setting in GRID[data, size]:
+            if (data, size, seed, json.dumps(setting, sort_keys=True)) in done:
+                continue
+            row = measure(data, size, setting, seed)
+            rows.append(row)
+            write_json(arguments.out, rows)
+            print(f"{data} {size}, seed {seed}: {row['validation_accuracy']:.4f} in {row['seconds']} s, {name(row)}")
+    print(table(rows))
 
 
 if __name__ == "__main__":

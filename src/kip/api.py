@@ -32,6 +32,9 @@ from kip.stream import Plan
 
 SCHEDULES = ("cosine", "constant")
 
+Augmentation = Callable[[np.random.Generator, np.ndarray], np.ndarray]
+"""A batch of raw images and where its random numbers come from, to the batch augmented."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -65,6 +68,7 @@ class Options:
     targets: int | None = None
     patience: int | None = None
     judge_every: int | None = None
+    judge_targets: int | None = None
     seed: int = 0
 
 
@@ -89,7 +93,7 @@ def distill(
     kernel: str | Kernel | Sequence[str | Kernel] = "rbf",
     steps: int | None = None,
     labels: str = "auto",
-    augment: str | Callable[[Any, np.ndarray], np.ndarray] | None = None,
+    augment: str | Augmentation | None = None,
     corruption: float = 0.0,
     init: str = "image",
     batch: int | None = None,
@@ -106,9 +110,10 @@ def distill(
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
     `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `labels` is
-    how the support labels are had: `fixed`, `learned`, `solved`, or `auto`. `corruption` is ρ of KIP_ρ. `callback` sees
-    every state with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the
-    other fields of `Options`.
+    how the support labels are had: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the
+    targets, or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees
+    every state with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are
+    the other fields of `Options`.
 
     >>> import numpy as np, kip
     >>> x = np.random.default_rng(0).normal(size=(40, 3)) + 4 * np.repeat(np.eye(2, 3), 20, axis=0)
@@ -172,7 +177,7 @@ def prepare(
     *,
     kernels: tuple[Kernel, ...] | None = None,
     optimiser: optax.GradientTransformation | None = None,
-    augment: Callable[[Any, np.ndarray], np.ndarray] | None = None,
+    augment: Augmentation | None = None,
     classes: Sequence[Any] | None = None,
     kind: str = "other",
     plan: Plan = Plan(),
@@ -266,6 +271,7 @@ def resolve(options: Options, training: int, kernels: tuple[Kernel, ...], kind: 
         batch=_given(options.batch, chosen.batch),
         augment=_given(options.augment, chosen.augment),
         judge_every=_given(options.judge_every, max(1, steps // 20)),
+        judge_targets=_given(options.judge_targets, chosen.judge_targets),
     )
 
 
@@ -284,6 +290,7 @@ def _config(
     assert options.steps is not None
     assert options.learning_rate is not None
     assert options.judge_every is not None
+    assert options.judge_targets is not None
     if options.steps < 1:
         raise ValueError(f"`steps` must be at least 1; got {options.steps}")
     if options.learning_rate <= 0:
@@ -306,16 +313,18 @@ def _config(
         ridge=ridge,
         damping=options.damping,
         judge_every=options.judge_every,
+        judge_targets=options.judge_targets,
         patience=options.patience,
         plan=plan,
     )
 
 
 def _augmentation(
-    options: Options, own: Callable[[Any, np.ndarray], np.ndarray] | None, raw: np.ndarray, fitted: Preprocess
+    options: Options,
+    own: Augmentation | None,
+    raw: np.ndarray,
+    fitted: Preprocess,
 ) -> Callable[[np.ndarray, int], np.ndarray] | None:
-    import jax
-
     from kip.data.augment import named
 
     augment = own or named(options.augment or "none")
@@ -323,7 +332,7 @@ def _augmentation(
         return None
     if raw.ndim < 3:
         raise ValueError("`augment` works on images; leave it out for vectors")
-    return lambda rows, seed: fitted.apply(augment(jax.random.key(seed), raw[rows]))
+    return lambda rows, seed: fitted.apply(augment(np.random.default_rng(seed), raw[rows]))
 
 
 def assemble(task: Task, checkpoint: Checkpoint) -> DistilledSet:

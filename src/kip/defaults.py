@@ -17,6 +17,7 @@ class Defaults:
     learning_rate: float
     batch: int | None
     augment: str
+    judge_targets: int = 10_000
 
 
 def choose(*, training: int, size: int, kind: str, expensive: bool) -> Defaults:
@@ -26,7 +27,8 @@ def choose(*, training: int, size: int, kind: str, expensive: bool) -> Defaults:
     a hundred learned images fit their training set and little else. Digits gain nothing from it in so few steps.
     """
     if expensive:
-        return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), "flips" if kind == "photos" else "none")
+        augment = "flips" if kind == "photos" else "none"
+        return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), augment, judge_targets=2_000)
     batch = _batch(training, max(6_000, 5 * size))
     if kind == "photos":
         return Defaults(800, 0.1, batch, "photos")

@@ -112,10 +112,12 @@ def test_dtype_follows_the_data_unless_told(kind: str, raw: np.ndarray) -> None:
 def test_a_row_depends_on_itself_alone(kind: str, raw: np.ndarray) -> None:
     fitted = fit(kind, raw)
     whole = fitted.apply(raw)
-    for rows in (slice(0, 1), slice(7, 8), slice(299, 300), slice(3, 290, 7), slice(100, 300)):
-        np.testing.assert_array_equal(fitted.apply(raw[rows]), whole[rows])
+    # Under ZCA rows of norm 1 meet W in a matrix product, whose order of summation is BLAS's own affair.
+    rounding = 4 * np.finfo(np.float32).eps * np.linalg.norm(fitted._whitening, 2) if kind.startswith("zca") else 0
     order = RNG.permutation(300)
-    np.testing.assert_array_equal(fitted.apply(raw[order]), whole[order])
+    for rows in (slice(0, 1), slice(7, 8), slice(299, 300), slice(3, 290, 7), slice(100, 300), order):
+        np.testing.assert_allclose(fitted.apply(raw[rows]), whole[rows], rtol=0, atol=rounding)
+    np.testing.assert_array_equal(fitted.apply(raw), whole)
     assert fitted.apply(raw[:0]).shape == (0, *fitted.shape)
 
 

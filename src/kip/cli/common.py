@@ -132,9 +132,12 @@ def _lasting(data: str) -> str:
     return name if name in NAMES else str(Path(data).expanduser().resolve())
 
 
-def check_early(of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
+def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
     """Refuse what can be refused before data are read, which may take a download."""
+    from kip.data import preprocess
     from kip.kernels import family
+
+    preprocess.parse(data.preprocess)
 
     if not resume:
         for out in _outs(running):

@@ -66,7 +66,7 @@ def distill(
     if time_budget is not None:
         seconds(time_budget)  # to complain before anything is done
     _check_resume(running, resume)
-    common.check_early(of, running, resume=resume)
+    common.check_early(data, of, running, resume=resume)
     dataset = common.load_data(data)
 
     def one(seed: int, out: Path | None) -> common.Done:

@@ -35,7 +35,7 @@ def label_solve(
         kip label-solve --data cifar10 --size 100 --kernel convnet3:nngp
         kip label-solve --data mnist --size 100 --seeds 5
     """
-    common.check_early(of, running)
+    common.check_early(data, of, running)
     dataset = common.load_data(data)
 
     def one(seed: int, out: Path | None) -> common.Done:

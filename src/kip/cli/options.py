@@ -58,7 +58,8 @@ class DataOptions:
         Parameter(group=DATA, help="Where to fetch a named data set from: whichever answers."),
     ] = None
     preprocess: Annotated[
-        Literal["standard", "zca", "none"], Parameter(group=DATA, help="What is done to raw points first.")
+        str,
+        Parameter(group=DATA, help="What is done to raw points first: standard, zca, zca-scaled:0.1 (strength), none."),
     ] = "standard"
     targets: Annotated[
         int | None, COUNT, Parameter(group=DATA, help="Use only this many training points, class-balanced: all.")
@@ -153,6 +154,9 @@ class LearnOptions:
         int | None,
         COUNT,
         Parameter(group=OPTIMISATION, help="Steps between judgements on the training set: a twentieth."),
+    ] = None
+    judge_targets: Annotated[
+        int | None, COUNT, AUTO, Parameter(group=OPTIMISATION, help="Training points to judge by, the same each time.")
     ] = None
 
 

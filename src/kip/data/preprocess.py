@@ -29,7 +29,7 @@ LARGEST_ZCA = 12_288
 
 NAMES = ("standard", "zca", "zca-scaled", "none")
 
-_TILE = 256  # rows worked on at once: fixed, so that a row's result never depends on the rows beside it
+_TILE = 64  # rows worked on at once: they stay in cache from one operation to the next
 
 
 def as_images(x: Any, dtype: Any = None) -> np.ndarray:
@@ -62,7 +62,11 @@ class Preprocess(abc.ABC):
         self.scale = float(scale)
 
     def apply(self, raw: Any) -> np.ndarray:
-        """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone, to the bit."""
+        """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone.
+
+        To the bit where it works coordinate by coordinate; under ZCA to rounding, since BLAS rounds a row by where it
+        stands in a matrix (on some processors, in every other group of six).
+        """
         raw = np.asarray(raw)
         shape = point_shape(raw, "raw")
         if shape != self.shape:
@@ -70,8 +74,8 @@ class Preprocess(abc.ABC):
                 f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
             )
         out = aligned_empty((len(raw), int(np.prod(self.shape))), self.dtype)
-        for rows, tile in _tiles(raw):
-            out[rows] = self._apply(tile)
+        for rows in _slices(len(raw)):
+            self._apply(raw[rows].reshape(rows.stop - rows.start, -1), out[rows])
         return out.reshape(len(raw), *self.shape)
 
     def invert(self, x: Any) -> np.ndarray:
@@ -93,8 +97,8 @@ class Preprocess(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def _apply(self, tile: np.ndarray) -> np.ndarray:
-        """Map raw rows (n, d) in float64; may overwrite them."""
+    def _apply(self, tile: np.ndarray, out: np.ndarray) -> None:
+        """Map raw rows (n, d) of any dtype, computing in float64, into `out`."""
 
     @abc.abstractmethod
     def _invert(self, rows: np.ndarray) -> np.ndarray:
@@ -110,8 +114,8 @@ class Identity(Preprocess):
 
     name = "none"
 
-    def _apply(self, tile: np.ndarray) -> np.ndarray:
-        return tile / self.scale
+    def _apply(self, tile: np.ndarray, out: np.ndarray) -> None:
+        np.divide(tile, self.scale, out=out, dtype=np.float64, casting="same_kind")
 
     def _invert(self, rows: np.ndarray) -> np.ndarray:
         return rows
@@ -140,8 +144,8 @@ class Standardise(Preprocess):
         shape, scale = options["shape"], options["scale"]
         groups = shape[-1]
         count = x_train.size // groups
-        mean = sum(tile.reshape(-1, groups).sum(axis=0) for _, tile in _tiles(x_train)) / count
-        square = sum(np.square(tile.reshape(-1, groups) - mean).sum(axis=0) for _, tile in _tiles(x_train)) / count
+        mean = sum(tile.reshape(-1, groups).sum(axis=0) for tile in _tiles(x_train)) / count
+        square = sum(np.square(tile.reshape(-1, groups) - mean).sum(axis=0) for tile in _tiles(x_train)) / count
         std = np.sqrt(square) / scale
         mean = mean / scale
         std[std <= 1e-12 * np.abs(mean)] = 1.0  # nothing but rounding
@@ -151,10 +155,9 @@ class Standardise(Preprocess):
         """Give the means and deviations, one a channel or column."""
         return {"mean": self.mean, "std": self.std}
 
-    def _apply(self, tile: np.ndarray) -> np.ndarray:
-        tile -= self._mean_row * self.scale
-        tile *= 1 / (self._std_row * self.scale)
-        return tile
+    def _apply(self, tile: np.ndarray, out: np.ndarray) -> None:
+        centred = np.subtract(tile, self._mean_row * self.scale, dtype=np.float64)
+        np.multiply(centred, 1 / (self._std_row * self.scale), out=out, casting="same_kind")
 
     def _invert(self, rows: np.ndarray) -> np.ndarray:
         return rows * self._std_row + self._mean_row
@@ -192,7 +195,7 @@ class ZCA(Preprocess):
                 f"`preprocess` 'zca' takes {LARGEST_ZCA:,} coordinates at most; got {d:,}. Use 'standard' or resize."
             )
         covariance = np.zeros((d, d))
-        for _, tile in _tiles(x_train, 1024):
+        for tile in _tiles(x_train, 1024):
             rows = _normalise(tile)
             covariance += rows.T @ rows  # BLAS sees the symmetry and does half the work
         covariance /= len(x_train)
@@ -213,10 +216,8 @@ class ZCA(Preprocess):
         """Give W's upper triangle, row by row: W is symmetric, and half is kept."""
         return {"whitening": self._packed}
 
-    def _apply(self, tile: np.ndarray) -> np.ndarray:
-        rows = np.zeros((_TILE, tile.shape[1]), self.dtype)  # always full: BLAS rounds differently for other heights
-        rows[: len(tile)] = _normalise(tile)
-        return (rows @ self._whitening)[: len(tile)]
+    def _apply(self, tile: np.ndarray, out: np.ndarray) -> None:
+        np.matmul(_normalise(tile.astype(np.float64)).astype(self.dtype), self._whitening, out=out)
 
     def _invert(self, rows: np.ndarray) -> np.ndarray:
         if self._factor is None:  # W is positive definite with condition (λ_max/s)^½, a few hundred
@@ -230,7 +231,7 @@ def fit(name: str, x_train: Any, *, dtype: Any = None, strength: float | None = 
     `name` is "standard", "zca", "zca-scaled" or "none"; "zca:0.1" sets the `strength` of ZCA. The result computes
     `dtype`, float32 by default and float64 where `x_train` is float64.
     """
-    kind, strength = _parse(name, strength)
+    kind, strength = parse(name, strength)
     x_train = np.asarray(x_train)
     shape = point_shape(x_train, "x_train")
     if len(x_train) == 0:
@@ -279,7 +280,8 @@ def _stored(arrays: Mapping[str, np.ndarray], name: str, size: int) -> np.ndarra
     return array
 
 
-def _parse(name: str, strength: float | None) -> tuple[str, float]:
+def parse(name: str, strength: float | None = None) -> tuple[str, float]:
+    """The kind and the strength that `name` says, such as "zca:0.1"; a ValueError where it says neither."""
     kind, colon, text = str(name).strip().lower().partition(":")
     if kind not in NAMES:
         raise ValueError(f"`preprocess` {name!r} is not known. {nearest(kind, NAMES)}")
@@ -297,11 +299,14 @@ def _parse(name: str, strength: float | None) -> tuple[str, float]:
     return kind, float(strength)
 
 
-def _tiles(raw: np.ndarray, size: int = _TILE) -> Iterator[tuple[slice, np.ndarray]]:
+def _slices(count: int, size: int = _TILE) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _tiles(raw: np.ndarray, size: int = _TILE) -> Iterator[np.ndarray]:
     """Rows of `raw` as fresh float64 tiles (size, d), so that memory stays bounded."""
-    for start in range(0, len(raw), size):
-        rows = slice(start, min(start + size, len(raw)))
-        yield rows, np.array(raw[rows], np.float64).reshape(rows.stop - rows.start, -1)
+    for rows in _slices(len(raw), size):
+        yield np.array(raw[rows], np.float64).reshape(rows.stop - rows.start, -1)
 
 
 def _normalise(rows: np.ndarray) -> np.ndarray:
