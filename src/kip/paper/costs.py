@@ -81,7 +81,9 @@ def _counts(work: Any) -> dict[str, float]:
     d, n_t, tests = _width(data), TRAINING[data], TESTS[data]
     if isinstance(work, Network):
         width = work.width or 1024
-        return {"network flop": 6.0 * work.steps * (work.batch or _size(work)) * d * width}
+        tried = len(work.losses) * len(work.learning_rates)
+        seen = work.steps * (work.batch or work.support.size) + work.steps / work.watch_every * work.watch / 3
+        return {"network flop": 6.0 * tried * seen * d * width}
     if isinstance(work, Subset):
         n = work.size
         return {"flop": n**3 / 3 + 2.0 * n * tests * d}
@@ -110,10 +112,6 @@ def _counts(work: Any) -> dict[str, float]:
 def _width(data: str) -> int:
     h, w, ch = SHAPES[data]
     return h * w * ch
-
-
-def _size(work: Network) -> int:
-    return work.support.size
 
 
 def measure(names: set[str], *, seconds: float = 1.0, say: Callable[[str], object] = print) -> dict[str, float]:

@@ -103,15 +103,16 @@ class Natural:
 class Network:
     """A network trained on a support set, natural or learned; a seed is an initialisation of the network.
 
-    The step to stop at is chosen on `watch` training images. `width`, `batch` None are the network's own.
+    The step to stop at, and one of `losses` and `learning_rates`, are chosen on `watch` training images. `width` None
+    is the network's own; `batch` None takes all images each step.
     """
 
     data: str
     net: str
     support: Natural | Kip
-    loss: str
+    losses: tuple[str, ...]
     optimiser: str
-    learning_rate: float
+    learning_rates: tuple[float, ...]
     steps: int
     parameterisation: str = "standard"
     width: int | None = None

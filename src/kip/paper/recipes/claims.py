@@ -167,9 +167,9 @@ def _learned_labels_harm_networks() -> Comparison:
             data=support.data,
             net="fc1",
             support=support,
-            loss="mse",
+            losses=("mse",),
             optimiser="adam",
-            learning_rate=4e-4,
+            learning_rates=(4e-4,),
             steps=500,
             width=1024,
         )

@@ -22,14 +22,16 @@ FAMILY_BATCH = 500
 FAMILY_STEPS = 1_000
 """The paper: batches of several hundred to several thousand for transfer; it does not say how many steps."""
 
-SWEEP_WIDTH, SWEEP_RATE, SWEEP_STEPS = 4096, 4e-4, 500
+SWEEP_WIDTH, SWEEP_RATE, SWEEP_BATCH = 4096, 4e-4, 128
+SWEEP_STEPS = {1_000: 500, 5_000: 1_000, 10_000: 1_500}
 TRANSFER_STEPS = 500
-RATES_OF_NETWORKS = {"adam": 1e-3, "momentum": 1e-2}
+GRIDS = {"adam": (3e-4, 1e-3, 3e-3), "momentum": (1e-3, 1e-2, 1e-1)}
 NETS = {"FC1": "fc1", "FC3": "fc3", "Conv2": "conv2", "LeNet": "lenet", "WideResNet": "wideresnet"}
 WIDTHS = {"fc1": 1024, "fc3": 1024, "conv2": 512}
 
-NO_GRID = "one learning rate instead of a grid, the paper does not say which"
+GRID = "a grid of our own, chosen on training images (the paper does not print its grid)"
 STOPPED_ON_TRAINING = "stopped where the accuracy on training images was best (the paper: after a few hundred steps)"
+SWEEP_TRAINING = "batches of 128 and 500 to 1,500 steps (the paper gives neither)"
 ONE_LEARNING = "one learned set instead of several"
 
 
@@ -100,20 +102,21 @@ def _network(number: published.Cell, support: Kip | Natural, *more: str) -> Cell
         data=number.dataset,
         net=net,
         support=support,
-        loss="xent",
+        losses=("mse", "xent") if number.loss == "tuned" else ("xent",),
         optimiser=optimiser,
-        learning_rate=RATES_OF_NETWORKS[optimiser],
+        learning_rates=GRIDS[optimiser],
         steps=TRANSFER_STEPS,
         width=WIDTHS.get(net),
+        batch=None if number.support <= 500 else SWEEP_BATCH,
     )
-    deviations = [*more, NO_GRID, STOPPED_ON_TRAINING]
+    deviations = [*more, GRID, STOPPED_ON_TRAINING]
     if isinstance(support, Kip):
         deviations.append(ONE_LEARNING)
     return Cell(id=number.id, work=work, published=number.id, deviations=tuple(deviations))
 
 
 def _swept(number: published.Cell) -> Cell:
-    deviations = ["500 steps (the paper does not say how many)", STOPPED_ON_TRAINING]
+    deviations = [SWEEP_TRAINING, STOPPED_ON_TRAINING]
     if number.method == "Natural":
         support: Natural | Kip = Natural(data=number.dataset, size=number.support, corruption=number.rho)
     else:
@@ -124,11 +127,14 @@ def _swept(number: published.Cell) -> Cell:
         data=number.dataset,
         net="fc1",
         support=support,
-        loss=number.loss,
+        losses=(number.loss,),
         optimiser="adam",
-        learning_rate=SWEEP_RATE,
-        steps=SWEEP_STEPS,
+        learning_rates=(SWEEP_RATE,),
+        steps=SWEEP_STEPS[number.support],
+        batch=SWEEP_BATCH,
         width=SWEEP_WIDTH,
+        watch=2_000,
+        watch_every=50,
     )
     return Cell(id=number.id, work=work, published=number.id, deviations=tuple(deviations))
 
