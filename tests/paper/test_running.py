@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kip import large
 from kip.data import Dataset, load
 from kip.data.preprocess import fit
 from kip.kernels import kernel
 from kip.krr import Ridge, accuracy
 from kip.paper import running, works
 from kip.paper.recipes import Cell
-from kip.paper.running import Context, StoppedError
+from kip.paper.running import Context, StoppedError, solving
 from kip.paper.running.subsets import order
 from kip.sets import one_hot
 from kip.stream import coefficients
@@ -141,6 +142,22 @@ def test_labels_are_solved_and_the_whole_training_set_fits(tmp_path: Path) -> No
     assert whole.details == {"solver": "Cholesky"}
 
 
+def test_a_killed_fit_of_the_whole_training_set_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "DIRECT_LIMIT", 100)
+    monkeypatch.setattr(solving, "SAVE_EVERY", 0.0)
+    work = works.Whole(data="digits", kernel="fc1")
+    unbroken = running.run(work, context(tmp_path / "a"))
+    calls = iter(range(1000))
+    with pytest.raises(StoppedError):
+        running.run(work, context(tmp_path / "b", lambda: next(calls) > 2))
+    (saved,) = (tmp_path / "b").rglob(solving.COEFFICIENTS)
+    resumed = running.run(work, context(tmp_path / "b"))
+    assert resumed.details["iterations"] < unbroken.details["iterations"]
+    assert resumed.details["residual"] <= resumed.details["tolerance"]
+    assert resumed.accuracies == unbroken.accuracies
+    assert not saved.exists()
+
+
 def test_a_kernel_that_takes_long_keeps_its_tiles(tmp_path: Path) -> None:
     work = works.Solved(data="digits", kernel="conv1:nngp", size=10, targets=100, seeds=(0,))
     first = running.run(work, context(tmp_path))
@@ -178,7 +195,7 @@ def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -
         support=works.Natural(data="digits", size=50),
         losses=("mse", "xent"),
         optimiser="adam",
-        learning_rates=(1e-3,),
+        learning_rates=(1e-2,),
         steps=20,
         width=64,
         watch=100,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +14,10 @@ from kip.cli.options import seconds
 from kip.cli.progress import Interrupt, console, duration, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kip.paper.recipes import Cell
-    from kip.paper.running import Context
+    from kip.paper.running import Context, Result
 
 WORK = Path("runs") / "reproduce"
 
@@ -149,19 +150,18 @@ def _run(cells: Sequence[Cell], results: Path, work: Path, budget: str | None, a
         return interrupt.status
 
 
-def _context(work: Path, stop: object) -> Context:
-    import functools
-
-    from kip.data import load
+def _context(work: Path, stop: Callable[[], bool]) -> Context:
+    from kip.data import Dataset, load
     from kip.paper.running import Context
 
-    return Context(work, functools.cache(lambda name: load(name, say=say)), say, stop)  # type: ignore[arg-type]
+    @functools.cache
+    def loaded(name: str) -> Dataset:
+        return load(name, say=say)
+
+    return Context(work, loaded, say, stop)
 
 
-def _say_result(cell: Cell, result: object) -> None:
-    from kip.paper.running import Result
-
-    assert isinstance(result, Result)
+def _say_result(cell: Cell, result: Result) -> None:
     number = cell.number
     beside = "" if number is None or number.text == "-" else f", published {number.text}"
     if result.mean is None:

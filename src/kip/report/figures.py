@@ -55,11 +55,11 @@ def _published(cells: Sequence[Cell], at: Any) -> Points:
     return sorted(found)
 
 
-def _line(axes: Any, points: Points, colour: str, label: str | None, style: str = "-") -> None:
+def _line(axes: Any, points: Points, colour: str, label: str | None, marker: str = "o") -> None:
     if not points:
         return
     x, y, spread = (np.array(column) for column in zip(*points, strict=True))
-    axes.errorbar(x, y, spread, color=colour, label=label, linestyle=style, marker="o", markersize=4, linewidth=1.6)
+    axes.errorbar(x, y, spread, color=colour, label=label, marker=marker, markersize=4.5, linewidth=1.6)
 
 
 def _hollow(axes: Any, points: Points, colour: str, label: str | None) -> None:
@@ -69,14 +69,15 @@ def _hollow(axes: Any, points: Points, colour: str, label: str | None) -> None:
     axes.plot(x, y, color=colour, label=label, linestyle=":", linewidth=1, marker="D", markersize=6, fillstyle="none")
 
 
-def _finished(axes: Any, title: str, x_name: str, *, log: bool = True) -> None:
+def _finished(axes: Any, title: str, x_name: str, *, log: bool = True, below: bool = False) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK)
     axes.set_xlabel(x_name)
     axes.set_ylabel("test accuracy, %")
     if log:
         axes.set_xscale("log")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncol": 4} if below else {}
+        axes.legend(frameon=False, fontsize=8, **place)
     plain(axes)
 
 
@@ -131,16 +132,21 @@ def sweeps(tables: Sequence[Recipe], measured: Measured) -> bytes | None:
         return None
     page = figure(11, 8)
     for axes, table in zip(page.subplots(2, 2).ravel(), tables, strict=True):
-        rows = dict.fromkeys(_number(cell).row for cell in table.cells)
-        shown = [row for row in rows if any(c.id in measured.records for c in table.cells if _number(c).row == row)]
-        for colour, row in zip(COLOURS, shown, strict=False):
+        for row, title in _titles(table.id).items():
             cells = [cell for cell in table.cells if _number(cell).row == row]
-            title = _titles(table.id)[row]
-            _line(axes, _points(cells, measured, _rho), colour, title)
-            _hollow(axes, _published(cells, _rho), colour, None)
+            if any(cell.id in measured.records for cell in cells):
+                colour, marker = _look(_number(cells[0]))
+                _line(axes, _points(cells, measured, _rho), colour, title, marker)
+                _hollow(axes, _published(cells, _rho), colour, None)
         axes.plot([], [], color=FAINT, marker="D", fillstyle="none", linestyle=":", label="published")
-        _finished(axes, table.title, "corrupted, %", log=False)
+        _finished(axes, table.title, "corrupted, %", log=False, below=True)
     return png(page)
+
+
+def _look(number: published.Cell) -> tuple[str, str]:
+    """A colour a method, a marker a size."""
+    colour = {None: SECOND, "a": ACCENT, "a + l": COLOURS[2]}[number.variant]
+    return colour, {1_000: "o", 5_000: "s", 10_000: "^"}[number.support]
 
 
 def label_solve(recipe: Recipe, measured: Measured) -> bytes | None:

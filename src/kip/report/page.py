@@ -43,13 +43,9 @@ def page(measured: Measured, figures: Sequence[str] = ()) -> str:
     parts = [INTRODUCTION, _summary(measured)]
     for recipe in measured.recipes:
         parts.append(_section(recipe, measured))
-        parts += [f"![{recipe.title}]({FIGURES}/{name}.png)\n" for name in figures if _belongs(name, recipe.id)]
+        if recipe.id in figures:  # one over several recipes bears the name of the first
+            parts.append(f"![{recipe.title}]({FIGURES}/{recipe.id}.png)\n")
     return "\n".join(parts)
-
-
-def _belongs(figure: str, recipe: str) -> bool:
-    """A figure over several recipes stands under the first of them, whose name it bears."""
-    return figure == recipe
 
 
 def _summary(measured: Measured) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kip import large
+from kip.files import write_atomic
 from kip.grams import Kept
 from kip.kernels import Kernel, kernel
 from kip.kernels.inner import InnerProductKernel
@@ -21,6 +24,8 @@ from kip.sampling import Stream
 from kip.sets import LabelledSet
 from kip.stream import Plan, coefficients, predict
 
+COEFFICIENTS = "coefficients.bin"
+SAVE_EVERY = 60.0
 LARGE = 2_000
 LARGE_TILE = 15_000
 """From `LARGE` support points on a fold of the QR costs more than its tile; so tiles are larger, and fewer."""
@@ -28,13 +33,16 @@ LARGE_TILE = 15_000
 
 def whole(work: Whole, context: Context) -> Result:
     """KRR on the whole training set; the record says how far the conjugate gradients went."""
-    outcome = kept(context.folder / name(work), lambda: _whole(work, context))
+    folder = context.folder / name(work)
+    outcome = kept(folder, lambda: _whole(work, folder, context))
+    (folder / COEFFICIENTS).unlink(missing_ok=True)
     return Result((outcome["accuracy"],), outcome["seconds"], details=outcome["details"])
 
 
-def _whole(work: Whole, context: Context) -> dict[str, Any]:
+def _whole(work: Whole, folder: Path, context: Context) -> dict[str, Any]:
     data, spec = ready(context.load(work.data)), kernel(work.kernel)
-    start = time.monotonic()
+    saves = _Coefficients(folder / COEFFICIENTS, data.train.y.shape)
+    begun, before, start = saves.read(), saves.seconds, time.monotonic()
 
     def progress(iteration: int, residual: float) -> None:
         context.check()
@@ -45,7 +53,7 @@ def _whole(work: Whole, context: Context) -> dict[str, Any]:
         alpha = coefficients(spec, data.train.x, data.train.y, Ridge())
         reached: dict[str, Any] = {"solver": "Cholesky"}
     else:
-        fit = large.fit(spec, data.train, progress=progress)
+        fit = large.fit(spec, data.train, progress=progress, start=begun, keep=saves)
         alpha = fit.alpha
         reached = {
             "solver": "conjugate gradients",
@@ -56,9 +64,33 @@ def _whole(work: Whole, context: Context) -> dict[str, Any]:
     scores = predict(spec, data.train.x, alpha, data.test.x)
     return {
         "accuracy": accuracy(scores, data.test_codes),
-        "seconds": time.monotonic() - start,
+        "seconds": before + time.monotonic() - start,
         "details": reached,
     }
+
+
+class _Coefficients:
+    """Coefficients on disk, written every so often, with the seconds that they took."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.path, self.shape = path, shape
+        self.seconds = 0.0
+        self._start = self._last = time.monotonic()
+
+    def read(self) -> np.ndarray | None:
+        """What a killed fit left; None where it left nothing, or something else."""
+        if not self.path.is_file() or self.path.stat().st_size != 8 * (1 + math.prod(self.shape)):
+            return None
+        values = np.fromfile(self.path)
+        self.seconds = float(values[0])
+        return values[1:].reshape(self.shape)
+
+    def __call__(self, alpha: np.ndarray) -> None:
+        now = time.monotonic()
+        if now - self._last >= SAVE_EVERY:
+            spent = np.array([self.seconds + now - self._start])
+            write_atomic(self.path, spent.tobytes(), np.ascontiguousarray(alpha).tobytes())
+            self._last = now
 
 
 def solved(work: Solved, context: Context) -> Result:
