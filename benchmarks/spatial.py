@@ -1,14 +1,17 @@
 """Milliseconds a pair for convolutional kernels: both engines, and neural-tangents 0.6.5 beside them in one run.
 
-    python benchmarks/spatial.py [--quick] [--skip-neural-tangents] [--only conv2,myrtle5] [--environment FOLDER]
+    python benchmarks/spatial.py [--quick] [--skip-neural-tangents] [--only conv2,myrtle5] [--out results/spatial.json]
+                                 [--environment FOLDER]
 
-neural-tangents imports on no current JAX, so the script makes it a virtual environment of its own with the last JAX it
-works with; its `experimental` module, which needs TensorFlow, is replaced by an empty one before the import.
+Each is measured at several sizes of batch and counted at its best. neural-tangents imports on no current JAX, so the
+script makes it a virtual environment of its own with the last JAX it works with; its `experimental` module, which needs
+TensorFlow, is replaced by an empty one before the import.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -22,13 +25,16 @@ from typing import Any
 
 import numpy as np
 
-# name, image, and numbers of support and target images for (numba, jax, neural-tangents)
+# name, image, and numbers of support and target images to try, for numba, jax and neural-tangents
 CASES = [
-    ("conv2", (32, 32, 3), (16, 1024), (8, 64), (8, 16)),
-    ("convnet3", (32, 32, 3), (8, 128), (2, 8), (1, 4)),
-    ("myrtle5", (28, 28, 1), (4, 64), (1, 4), (1, 2)),
-    ("myrtle10", (32, 32, 3), (4, 32), (1, 2), (1, 1)),
+    ("conv2", (32, 32, 3), [(16, 1024), (100, 1024)], [(8, 64)], [(8, 16), (16, 64), (32, 128)]),
+    ("convnet3", (32, 32, 3), [(8, 128), (10, 480)], [(2, 8)], [(1, 4), (2, 8)]),
+    ("myrtle5", (28, 28, 1), [(4, 64)], [(1, 4)], [(1, 2), (2, 4)]),
+    ("myrtle10", (32, 32, 3), [(4, 32)], [(1, 2)], [(1, 1), (2, 2)]),
 ]
+
+ENGINES = ("numba", "jax", "neural-tangents")
+THEIR_VERSIONS = {"neural-tangents": "0.6.5", "jax": "0.5.3"}
 
 THEIRS = """
 import json, os, sys, time, types
@@ -75,7 +81,7 @@ def best(function: Callable[[], Any], repeats: int) -> float:
     return min(times) * 1e3
 
 
-def ours(engine: str, name: str, nngp: bool, shape: tuple[int, ...], sizes: tuple[int, int], repeats: int) -> dict:
+def ours(engine: str, name: str, nngp: bool, shape: tuple[int, ...], repeats: int, sizes: tuple[int, int]) -> dict:
     """Forward, and forward with the pullback, in ms a pair; targets seen before, as in every step but the first."""
     import kip
 
@@ -97,15 +103,16 @@ class NeuralTangents:
             print(f"making an environment for neural-tangents in {folder} …", flush=True)
             venv.create(folder, with_pip=True, clear=True)
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, "jax==0.5.3", "jaxlib==0.5.3", "numpy", "scipy", "frozendict"], check=True)
-            subprocess.run([*pip, "--no-deps", "neural-tangents==0.6.5"], check=True)
+            jax, tangents = (THEIR_VERSIONS[name] for name in ("jax", "neural-tangents"))
+            subprocess.run([*pip, f"jax=={jax}", f"jaxlib=={jax}", "numpy", "scipy", "frozendict"], check=True)
+            subprocess.run([*pip, "--no-deps", f"neural-tangents=={tangents}"], check=True)
             done.touch()
         self.process = subprocess.Popen(
             [str(python), "-c", THEIRS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
         )
 
     def measure(
-        self, name: str, nngp: bool, shape: tuple[int, ...], sizes: tuple[int, int], repeats: int, gradient: bool
+        self, name: str, nngp: bool, shape: tuple[int, ...], repeats: int, gradient: bool, sizes: tuple[int, int]
     ) -> dict:
         """Forward and, where asked for, forward with the gradient, in ms a pair."""
         from kip.kernels.network import named
@@ -128,35 +135,93 @@ class NeuralTangents:
         return json.loads(answer) if answer else {}
 
 
+def best_of(measure: Callable[[tuple[int, int]], dict], sizes: list[tuple[int, int]]) -> dict:
+    """Each part in ms a pair at the size that suits it best, with that size."""
+    found: dict[str, Any] = {}
+    for size in sizes:
+        for part, value in measure(size).items():
+            if value < found.get(part, {"ms": np.inf})["ms"]:
+                found[part] = {"ms": value, "support": size[0], "targets": size[1]}
+    return found
+
+
+def rows_of(name: str, nngp: bool, shape: tuple[int, ...], found: dict[str, dict]) -> list[dict[str, Any]]:
+    """What is printed and written: a row for the forward pass, and one for it with the pullback."""
+    rows = []
+    for part, title in (("forward", "forward"), ("both", "forward+pullback")):
+        measured = {engine: parts[part] for engine, parts in found.items() if part in parts}
+        row = {"kernel": f"{name}{':nngp' if nngp else ''}", "image": list(shape), "part": title, **measured}
+        if "neural-tangents" in measured:
+            row["ratio"] = measured["neural-tangents"]["ms"] / measured["numba"]["ms"]
+        if part == "both":
+            forward = found["numba"]["forward"]["ms"]
+            row["pullback_over_forward"] = (measured["numba"]["ms"] - forward) / forward
+        rows.append(row)
+    return rows
+
+
+def shown(row: dict[str, Any]) -> str:
+    cells = [f"{row[engine]['ms']:.4f}" if engine in row else "–" for engine in ENGINES]
+    cells.append(f"{row['ratio']:.0f}×" if "ratio" in row else "–")
+    cells.append(f"{row['pullback_over_forward']:.1f}×" if "pullback_over_forward" in row else "")
+    image = "×".join(map(str, row["image"]))
+    return f"{row['kernel']:<16}{image:<11}{row['part']:<18}" + "".join(f"{cell:>17}" for cell in cells)
+
+
+def write(path: Path, rows: list[dict[str, Any]], repeats: int) -> None:
+    """Write the rows, in place of earlier ones of the same kernels; rows of others stay."""
+    import jax
+    import numba
+
+    import kip
+
+    about = {
+        "command": "python " + " ".join(sys.argv),
+        "cores": os.cpu_count(),
+        "repeats": repeats,
+        "versions": {
+            "kip": kip.__version__,
+            "jax": jax.__version__,
+            "numba": numba.__version__,
+            "numpy": np.__version__,
+            "neural-tangents": THEIR_VERSIONS,
+        },
+    }
+    stored = json.loads(path.read_text()) if path.exists() else []
+    mine = {row["kernel"] for row in rows}
+    kept = [row for row in stored if row["kernel"] not in mine]
+    path.write_text(json.dumps([*kept, *({**row, **about} for row in rows)], indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repeats, and no gradients of neural-tangents")
     parser.add_argument("--skip-neural-tangents", action="store_true")
     parser.add_argument("--only", default="", help="kernels to measure, such as conv2,myrtle5")
+    parser.add_argument("--out", type=Path, help="JSON file to record the measurements in")
     parser.add_argument("--environment", type=Path, default=Path(tempfile.gettempdir()) / "kip-neural-tangents-0.6.5")
     options = parser.parse_args()
     theirs = None if options.skip_neural_tangents else NeuralTangents(options.environment)
     repeats = 1 if options.quick else 3
     chosen = [case for case in CASES if not options.only or case[0] in options.only.split(",")]
-    titles = ("numba", "jax", "neural-tangents", "ratio to numba")
     print(f"ms a pair, float32, {os.cpu_count()} cores; the shortest of {repeats}")
-    print(f"{'kernel':<16}{'image':<11}{'':<10}" + "".join(f"{title:>17}" for title in titles))
+    titles = (*ENGINES, "ratio to numba", "pullback/forward")
+    print(f"{'kernel':<16}{'image':<11}{'':<18}" + "".join(f"{title:>17}" for title in titles))
+    rows: list[dict[str, Any]] = []
     for name, shape, few, fewer, fewest in chosen:
         for nngp in (True, False):
-            found = [
-                ours("numba", name, nngp, shape, few, repeats),
-                ours("jax", name, nngp, shape, fewer, repeats),
-                theirs.measure(name, nngp, shape, fewest, repeats, not options.quick) if theirs else {},
-            ]
-            for part, title in (("forward", "forward"), ("both", "+pullback")):
-                values = [result.get(part) for result in found]
-                cells = ["–" if v is None else f"{v:.4f}" for v in values]
-                cells.append("–" if values[2] is None else f"{values[2] / values[0]:.0f}×")
-                label = f"{name}{':nngp' if nngp else ''}"
-                print(
-                    f"{label:<16}{'×'.join(map(str, shape)):<11}{title:<10}" + "".join(f"{c:>17}" for c in cells),
-                    flush=True,
-                )
+            found = {
+                engine: best_of(functools.partial(ours, engine, name, nngp, shape, repeats), sizes)
+                for engine, sizes in (("numba", few), ("jax", fewer))
+            }
+            if theirs is not None:
+                measure = functools.partial(theirs.measure, name, nngp, shape, repeats, not options.quick)
+                found["neural-tangents"] = best_of(measure, fewest)
+            for row in rows_of(name, nngp, shape, found):
+                rows.append(row)
+                print(shown(row), flush=True)
+            if options.out is not None:
+                write(options.out, rows, repeats)
 
 
 if __name__ == "__main__":

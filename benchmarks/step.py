@@ -4,8 +4,9 @@
     python benchmarks/step.py --quick    # the first size, fewer repeats
 
 Everything that is compared is timed in turn, in one run, so that a busy machine slows all of it alike. The products are
-taken in float32 by NumPy and by jitted JAX, whichever is faster. Below each ratio stands where the time goes, as
-multiples of the same two products; "rest" is what the parts, timed on their own, do not account for.
+taken in float32 on all cores, by NumPy and by jitted JAX, whichever is faster; after each task there is a pause, since
+the threads of NumPy's BLAS spin for a while and would slow down what comes next. Below each ratio stands where the time
+goes, as multiples of the same two products; "rest" is what the parts, timed on their own, do not account for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,13 +25,16 @@ import numpy as np
 import kip
 from kip import kip as algorithm
 from kip.kip import Config, Problem, State, adam
-from kip.krr import Factor, Ridge
+from kip.krr import Factor, Ridge, calm_threads
 from kip.sets import LabelledSet, aligned_empty, one_hot
-from kip.stream import Plan
+from kip.stream import SIDE_BY_SIDE, Plan, Tile
 
 SIZES = [(500, 6000, 784), (100, 50_000, 3072), (2000, 6000, 784)]
 KERNELS = ["rbf", "fc1"]
 LABELS = ["fixed", "solved"]
+PAUSE = 0.1
+"""Seconds after which the threads of BLAS have fallen asleep."""
+
 Task = Callable[[], Any]
 
 
@@ -38,6 +43,7 @@ def timed(tasks: dict[str, Task], repeats: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for round_ in range(repeats + 1):
         for name, task in tasks.items():
+            time.sleep(PAUSE)
             start = time.perf_counter()
             jax.block_until_ready(task())
             if round_:
@@ -91,27 +97,44 @@ def whole_step(state: State, problem: Problem, config: Config) -> Any:
 
 
 def part_tasks(problem: Problem, name: str, support: int) -> dict[str, Task]:
-    """The parts of a step, each on its own, from the same pieces the step is made of."""
-    kernel, ridge = kip.kernel(name), Ridge()
-    config = settings(name, support, "fixed")
-    x_s = algorithm.init(problem, config, key=0).x
-    double = x_s.astype(np.float64)
-    tiles = Plan().tiles(problem.train.x, problem.train.y, support)
-    k_ss, pull_ss = kernel.vjp(double, double)
-    k_ss = (k_ss + k_ss.T) / 2
-    factor = Factor(k_ss, ridge)
-    alpha = factor.solve(problem.train.y[:support])
+    """The parts of a step, each on its own, from the same pieces and in the same threads as in the step."""
+    kernel, ridge = kip.kernel(name).held(), Ridge()
+    x_s = algorithm.init(problem, settings(name, support, "fixed"), key=0).x
+    double, y_s = x_s.astype(np.float64), problem.train.y[:support]
+    plan = Plan().side_by_side(kernel, x_s)
+    tiles = plan.tiles(problem.train.x, problem.train.y, support)
     forward = [kernel.vjp(x_s, tile.x) for tile in tiles]
-    k_st = np.asarray(forward[0][0])
-    cotangent = jnp.ones(k_st.shape, jnp.float32)
+    cotangent = np.ones_like(forward[0][0])
+    own_tiles = replace(plan, tile=-(-support // SIDE_BY_SIDE)).tiles(x_s, None, support)
+    k_ss = kernel.gram(double)
+    factor = Factor(k_ss, ridge)
+    alpha = factor.solve(y_s)
+
+    def pullback_of_k_ss() -> Any:
+        def visit(tile: Tile) -> bool:
+            k_st, pull = kernel.vjp(x_s, tile.x)
+            return pull(k_st) is None
+
+        return plan.executor(visit, own_tiles, max)
+
+    def over_tiles(fn: Callable[[Tile], Any]) -> Task:
+        return lambda: plan.executor(lambda tile: fn(tile) is None, tiles, max)
+
+    def calm(fn: Task) -> Task:
+        def task() -> Any:
+            with calm_threads(support):
+                return fn()
+
+        return task
+
     return {
-        "K_ts": lambda: [kernel.vjp(x_s, tile.x)[0] for tile in tiles],
-        "pullback of K_ts": lambda: [pull(cotangent)[0] for _, pull in forward],
-        "K_ss in float64": lambda: kernel.vjp(double, double)[0],
-        "pullback of K_ss": lambda: pull_ss(k_ss)[0],
-        "factor, solve": lambda: factor_and_solve(k_ss, ridge, problem.train.y[:support]),
-        "cotangent of K_ss": lambda: factor.cotangent(alpha, alpha),
-        "K_tsᵀK_ts in float64": lambda: [normal(k_st) for _ in tiles],
+        "K_ts": over_tiles(lambda tile: kernel.vjp(x_s, tile.x)),
+        "pullback of K_ts": over_tiles(lambda tile: forward[tile.index][1](cotangent)),
+        "K_tsᵀK_ts in float64": over_tiles(lambda tile: normal(forward[tile.index][0])),
+        "K_ss in float64": calm(lambda: kernel.gram(double)),
+        "pullback of K_ss": pullback_of_k_ss,
+        "factor, solve": calm(lambda: factor_and_solve(k_ss, ridge, y_s)),
+        "cotangent of K_ss": calm(lambda: factor.cotangent(alpha, alpha)),
     }
 
 
@@ -126,7 +149,14 @@ def normal(k_st: np.ndarray) -> np.ndarray:
 
 
 PARTS_OF = {
-    "fixed": ["K_ts", "pullback of K_ts", "K_ss in float64", "pullback of K_ss", "factor, solve", "cotangent of K_ss"],
+    "fixed": [
+        "K_ts",
+        "pullback of K_ts",
+        "K_ss in float64",
+        "pullback of K_ss",
+        "factor, solve",
+        "cotangent of K_ss",
+    ],
     "solved": [
         "K_ts",
         "pullback of K_ts",
@@ -163,7 +193,7 @@ def report(size: tuple[int, int, int], repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the first size only, three repeats")
-    parser.add_argument("--repeats", type=int, default=7, help="how often each is timed (7)")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each is timed (5)")
     options = parser.parse_args()
     print("time of a KIP step over that of the two matrix products it cannot avoid (lower is better; 1 is the least)")
     for size in SIZES[:1] if options.quick else SIZES:

@@ -41,7 +41,8 @@ class Options:
     """Every setting of a distillation, as plain values: this is what `config.json` holds.
 
     None means "as `kip.defaults` chooses". `kernel` names a kernel or a family; `augment` is "none", "digits", "photos"
-    or "flips"; `targets` limits how many training points are used; `validation` is the fraction taken out of them.
+    or "flips"; `targets` limits how many training points are used; `validation` is the fraction taken out of them;
+    `purpose` is what the set is to train, "kernels" or "networks", by which the defaults go.
     """
 
     size: int
@@ -69,6 +70,7 @@ class Options:
     patience: int | None = None
     judge_every: int | None = None
     judge_targets: int | None = None
+    purpose: str = "kernels"
     seed: int = 0
 
 
@@ -188,7 +190,7 @@ def prepare(
     kernels = kernels or family(options.kernel, options.engine)
     ridge = Ridge(options.ridge, not options.plain_ridge)
     corruption = Corruption(options.corruption, options.fill, options.by_pixel)
-    rows, held_out = _split(codes, len(classes_), options)
+    rows, held_out = split(codes, len(classes_), options)
     options = resolve(options, len(rows), kernels, kind)
     config = _config(options, kernels, ridge, corruption, optimiser, plan)
     _check_sizes(options, codes[rows], len(classes_))
@@ -242,7 +244,7 @@ def _check_sizes(options: Options, codes: np.ndarray, classes: int) -> None:
         raise ValueError(f"`batch` must be at most the {len(codes)} training points; got {options.batch}")
 
 
-def _split(codes: np.ndarray, classes: int, options: Options) -> tuple[np.ndarray, np.ndarray]:
+def split(codes: np.ndarray, classes: int, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """Rows to learn from and rows held out for validation, both class-balanced as far as the data are."""
     if not 0 <= options.validation < 1:
         raise ValueError(f"`validation` must be a fraction in [0, 1); got {options.validation}")
@@ -262,11 +264,14 @@ def _split(codes: np.ndarray, classes: int, options: Options) -> tuple[np.ndarra
 def resolve(options: Options, training: int, kernels: tuple[Kernel, ...], kind: str) -> Options:
     """The options with every None that has a default filled in, so that what is recorded is what was used."""
     expensive = not all(isinstance(k, InnerProductKernel) for k in kernels)
-    chosen = defaults.choose(training=training, size=options.size, kind=kind, expensive=expensive)
+    chosen = defaults.choose(
+        training=training, size=options.size, kind=kind, expensive=expensive, purpose=options.purpose
+    )
     steps = _given(options.steps, chosen.steps)
     return dataclasses.replace(
         options,
         steps=steps,
+        labels=chosen.labels if options.labels == "auto" else options.labels,
         learning_rate=_given(options.learning_rate, chosen.learning_rate),
         batch=_given(options.batch, chosen.batch),
         augment=_given(options.augment, chosen.augment),

@@ -8,7 +8,7 @@ without it holds no distilled set. Nothing is ever unpickled.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -85,8 +85,10 @@ class DistilledSet:
         """The points in the scale of the raw data (up to an image's mean and norm under ZCA)."""
         return self.preprocess.invert(self.x)
 
-    def scores(self, raw: Any, kernel: str | Kernel | None = None, plan: Plan = Plan()) -> np.ndarray:
-        """Predicted label vectors of raw inputs; under another `kernel` where one is given."""
+    def scores(
+        self, raw: Any, kernel: str | Kernel | Sequence[Kernel] | None = None, plan: Plan = Plan()
+    ) -> np.ndarray:
+        """Predicted label vectors of raw inputs; under another `kernel` or family where one is given."""
         x = self.preprocess.apply(check_points(raw, "raw"))
         if kernel is None:
             pairs = list(zip(self.kernels, self._alphas, strict=True))

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PURPOSES = ("kernels", "networks")
+
+NETWORK_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024+conv1:standard=128+conv2:standard=128"
+"""The kernels that the paper learns images with which are to train networks, sampled at every step."""
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -18,14 +23,24 @@ class Defaults:
     batch: int | None
     augment: str
     judge_targets: int = 10_000
+    labels: str = "auto"
 
 
-def choose(*, training: int, size: int, kind: str, expensive: bool) -> Defaults:
+def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str = "kernels") -> Defaults:
     """Defaults for `size` support points learned from `training` points of a `kind`.
 
     `expensive` means a convolutional kernel, of which a step sees fewer targets. Photographs are augmented: without it
     a hundred learned images fit their training set and little else. Digits gain nothing from it in so few steps.
+
+    Images for networks keep their labels and see small batches for a few hundred steps: with more of either the paper
+    found them to fit the kernels they were learned with.
     """
+    if purpose not in PURPOSES:
+        raise ValueError(f"`purpose` must be one of {', '.join(PURPOSES)}; got {purpose!r}")
+    if purpose == "networks":
+        augment = "flips" if kind == "photos" else "none"
+        batch = _batch(training, max(1_000, 5 * size))
+        return Defaults(300, 0.04, batch, augment, judge_targets=2_000, labels="fixed")
     if expensive:
         augment = "flips" if kind == "photos" else "none"
         return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), augment, judge_targets=2_000)

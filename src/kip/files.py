@@ -17,26 +17,29 @@ JSON_LIMIT = 64 * 2**20
 Bytes = bytes | memoryview
 
 
-def write_atomic(path: Path, *parts: Bytes) -> None:
+def write_atomic(path: Path, *parts: Bytes, flush: bool = True) -> None:
     """Write `parts` in turn, so that a reader, or a crash, sees the old file or the new one and nothing between.
 
     A temporary file beside it, flushed to disk, then renamed, and the folder's own entry flushed. What fails leaves no
-    temporary file; a process that is killed may, and `remove_partials` clears it away.
+    temporary file; a process that is killed may, and `remove_partials` clears it away. Without `flush` this holds for
+    a process that dies, and a machine that does may leave a torn file.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb") as file:
             for part in parts:
                 file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         # What went wrong first is what is told: on a read-only disk removing complains as well.
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
-    flush_folder(path.parent)
+    if flush:
+        flush_folder(path.parent)
 
 
 def remove_partials(folder: Path, name: str = "*") -> None:

@@ -263,6 +263,7 @@ def _gradients(
     kernel: Kernel, state: State, rows: np.ndarray | None, targets: LabelledSet, problem: Problem, config: Config
 ) -> Gradients:
     x, y = (state.x, state.y) if rows is None else (state.x[rows], state.y[rows])
+    kernel = kernel if config.learn_kernel else kernel.held()
     if config.mode(len(problem.train)) == "solved":
         return solved_gradients(kernel, x, targets, config.ridge, config.damping, config.plan)
     return gradients(kernel, x, y, targets, config.ridge, config.plan)

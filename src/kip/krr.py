@@ -39,8 +39,8 @@ class Ridge:
         return self.value * (float(np.trace(k_ss)) / len(k_ss) if self.scale_invariant else 1.0)
 
 
-class Factor:
-    """A = K_ss + ridge·I, factorised once and solved with many times."""
+class Ridged:
+    """A = K_ss + ridge·I, not factorised: what needs no inverse."""
 
     def __init__(self, k_ss: np.ndarray, ridge: Ridge) -> None:
         self.k_ss = np.asarray(k_ss, np.float64)
@@ -50,6 +50,33 @@ class Factor:
                 "the kernel of the support set holds NaN or infinity; check its points and the kernel's options"
             )
         self.ridge = ridge.of(self.k_ss)
+
+    def __len__(self) -> int:
+        return len(self.k_ss)
+
+    def times(self, b: np.ndarray) -> np.ndarray:
+        """A b: labels from coefficients."""
+        return self.k_ss @ b + self.ridge * b
+
+    def quadratic(self, alpha: np.ndarray) -> float:
+        """⟨α, A α⟩, the squared norm that damping penalises."""
+        return float(np.vdot(alpha, self.times(alpha)))
+
+    def quadratic_cotangent(self, alpha: np.ndarray) -> np.ndarray:
+        """Cotangent of K_ss for ½⟨α, A α⟩ with α held fixed: ½ααᵀ, and the ridge's trace term."""
+        return self._with_trace_term(0.5 * alpha @ alpha.T, 0.5 * float(np.vdot(alpha, alpha)))
+
+    def _with_trace_term(self, k_bar: np.ndarray, a_bar_trace: float) -> np.ndarray:
+        if self.rule.scale_invariant:
+            k_bar.flat[:: len(self) + 1] += self.rule.value / len(self) * a_bar_trace
+        return k_bar
+
+
+class Factor(Ridged):
+    """A = K_ss + ridge·I, factorised once and solved with many times."""
+
+    def __init__(self, k_ss: np.ndarray, ridge: Ridge) -> None:
+        super().__init__(k_ss, ridge)
         if ridge.value == 0:
             self._pseudo_inverse = scipy.linalg.pinvh(self.k_ss, check_finite=False)
             return
@@ -57,9 +84,6 @@ class Factor:
             self._cholesky = cholesky(self._a())
         except np.linalg.LinAlgError:
             raise RidgeError(_not_definite(self.k_ss, ridge)) from None
-
-    def __len__(self) -> int:
-        return len(self.k_ss)
 
     def _a(self) -> np.ndarray:
         a = self.k_ss.copy()
@@ -79,30 +103,13 @@ class Factor:
             return self._pseudo_inverse @ b
         return cholesky_solve(self._cholesky, b)
 
-    def times(self, b: np.ndarray) -> np.ndarray:
-        """A b: labels from coefficients."""
-        return self.k_ss @ b + self.ridge * b
-
     def cotangent(self, alpha: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Cotangent of K_ss for a loss whose coefficients are α = A⁻¹ y_s, where z = A⁻¹ β and β is that of α.
 
         −½(zαᵀ + αzᵀ), and −(λ/n)⟨z, α⟩ I for the scale-invariant ridge's own dependence on K_ss.
         """
         both, swapped = np.concatenate([z, alpha], axis=1), np.concatenate([alpha, z], axis=1)
-        return self._with_trace_term(-0.5 * (both @ swapped.T), -float(np.vdot(z, alpha)))
-
-    def quadratic(self, alpha: np.ndarray) -> float:
-        """⟨α, A α⟩, the squared norm that damping penalises."""
-        return float(np.vdot(alpha, self.times(alpha)))
-
-    def quadratic_cotangent(self, alpha: np.ndarray) -> np.ndarray:
-        """Cotangent of K_ss for ½⟨α, A α⟩ with α held fixed: ½ααᵀ, and the ridge's trace term."""
-        return self._with_trace_term(0.5 * (alpha @ alpha.T), 0.5 * float(np.vdot(alpha, alpha)))
-
-    def _with_trace_term(self, k_bar: np.ndarray, a_bar_trace: float) -> np.ndarray:
-        if self.rule.scale_invariant:
-            k_bar.flat[:: len(self) + 1] += self.rule.value / len(self) * a_bar_trace
-        return k_bar
+        return self._with_trace_term((-0.5 * both) @ swapped.T, -float(np.vdot(z, alpha)))
 
 
 @functools.cache
@@ -110,18 +117,26 @@ def _thread_pools() -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController()
 
 
-def calm_threads(support: int) -> contextlib.AbstractContextManager[Any]:
-    """A context in which BLAS works in one thread, for support sets whose matrices are small.
+def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
+    """A context in which BLAS works in the thread that calls it, and wakes no other.
 
-    BLAS's threads spin for a while after each call in case there is another, on the cores that JAX would be using: a
-    step on 500 points took twice as long with them. Above a thousand points a factorisation is worth its threads.
+    BLAS's own threads spin for a while after each call in case there is another, on the cores that others would use.
     """
-    return contextlib.nullcontext() if support > 1000 else _thread_pools().limit(limits=1, user_api="blas")
+    return _thread_pools().limit(limits=1, user_api="blas")
 
 
-def cholesky(a: np.ndarray, *, overwrite: bool = False) -> np.ndarray:
-    """The lower triangle L of A = LLᵀ, in A's place if `overwrite`; LinAlgError where A is not positive definite."""
-    return scipy.linalg.cholesky(a, lower=True, overwrite_a=overwrite, check_finite=False)
+def calm_threads(support: int) -> contextlib.AbstractContextManager[Any]:
+    """`one_blas_thread` for support sets whose matrices are small.
+
+    A step on 500 points took twice as long with BLAS's threads; above a thousand a factorisation is worth them.
+    """
+    return contextlib.nullcontext() if support > 1000 else one_blas_thread()
+
+
+def cholesky(a: np.ndarray) -> np.ndarray:
+    """The lower triangle L of a symmetric A = LLᵀ; LinAlgError where A is not positive definite. `a` is used up."""
+    # LAPACK counts by columns, so that it is the transpose of an array laid out by rows that it need not copy.
+    return scipy.linalg.cholesky(a.T, lower=True, overwrite_a=True, check_finite=False)
 
 
 def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ class Stream(IntEnum):
     AUGMENT = 6
     JUDGE = 7
     BASELINE = 8
+    TRAINING = 9
 
 
 def generator(key: int, purpose: Stream, step: int = 0) -> np.random.Generator:

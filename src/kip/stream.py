@@ -7,16 +7,17 @@ below say what KIP, Label Solve and evaluation compute on a tile; an `Executor` 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from kip.kernels.base import Kernel, Params, precision
-from kip.krr import Factor, Ridge, cholesky, cholesky_solve
+from kip.kernels.base import Kernel, Params
+from kip.krr import Factor, Ridge, Ridged, cholesky, cholesky_solve, one_blas_thread
 from kip.sets import LabelledSet, aligned_empty
 
 T = TypeVar("T")
@@ -26,6 +27,12 @@ DEFAULT_MEMORY = 256 * 2**20
 
 TILE_ROWS = 2048
 """Rows of a tile at most. Larger ones leave the cache: measured slower, and no better otherwise."""
+
+THREAD_ROWS = 1024
+"""Rows at most where tiles are visited side by side. Whatever the machine: a tile sets how sums round."""
+
+SIDE_BY_SIDE = 4
+"""Tiles that half of the memory must hold at once, where they are visited side by side."""
 
 TILE_MULTIPLE = 16
 """Tiles are multiples of this, the widest SIMD vector of float32."""
@@ -40,22 +47,43 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Tile:
-    """Targets of one tile, padded to the common shape; rows from `valid` on are padding."""
+    """Targets of one tile, the first of them that at `start`; rows from `valid` on are padding to the common shape."""
 
     index: int
+    start: int
     x: Any
     y: np.ndarray | None
     valid: int
 
     @property
-    def weight(self) -> np.ndarray:
-        """1 for a target, 0 for padding, as a column."""
-        return (np.arange(len(self.x)) < self.valid).astype(self.x.dtype)[:, None]
+    def labels(self) -> np.ndarray:
+        """The label vectors of the targets, without padding."""
+        assert self.y is not None
+        return self.y[: self.valid]
 
 
 def serial(fn: Callable[[Tile], T], tiles: Iterable[Tile], combine: Callable[[T, T], T]) -> T:
     """One tile after the other, in this thread."""
     return functools.reduce(combine, map(fn, tiles))
+
+
+def threaded(threads: int, fn: Callable[[Tile], T], tiles: Iterable[Tile], combine: Callable[[T, T], T]) -> T:
+    """Tiles side by side in so many threads, combined in tile order whichever is done first.
+
+    BLAS keeps to the thread that calls it, so that every core has one tile, from its first product to its last.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]  # JAX's settings belong to a thread
+
+    def visit(tile: Tile) -> T:
+        with jax.default_device(device):
+            return fn(tile)
+
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+        return functools.reduce(combine, pool.map(visit, tiles))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -67,18 +95,32 @@ class Plan:
     tile: int | None = None
 
     def rows(self, targets: int, support: int, width: int, itemsize: int) -> int:
-        """Rows of a tile: as many as memory and cache allow, then evened out over the targets.
-
-        A target's row takes its point, and four entries a support point: K, its residuals, and two cotangents.
-        """
-        most = self.tile or min(TILE_ROWS, max(1, self.memory // (itemsize * (4 * support + 2 * width))))
+        """Rows of a tile: as many as memory and cache allow, then evened out over the targets."""
+        most = self.tile or min(TILE_ROWS, max(1, self.memory // _row_bytes(support, width, itemsize)))
         count = -(-targets // most)
         even = -(-targets // count)
         return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
 
+    def side_by_side(self, kernel: Kernel, x_support: np.ndarray) -> Plan:
+        """Return this plan with one tile a core, where `kernel` gains by it and no other executor was chosen.
+
+        Half of the memory is for the tiles in work, half for what is kept between two visits.
+        """
+        if self.executor is not serial or not kernel.concurrent:
+            return self
+        row = _row_bytes(len(x_support), int(np.prod(x_support.shape[1:])), x_support.dtype.itemsize)
+        rows = self.tile or min(THREAD_ROWS, max(1, self.memory // (2 * SIDE_BY_SIDE * row)))
+        threads = max(1, min(_cores(), self.memory // (2 * rows * row)))
+        return replace(self, tile=rows, executor=functools.partial(threaded, threads))
+
     def tiles(self, x: Any, y: np.ndarray | None, support: int) -> list[Tile]:
         """The targets cut into tiles of one shape, so that each kernel compiles once."""
         return list(_cut(x, y, self.rows(len(x), support, int(np.prod(x.shape[1:])), x.dtype.itemsize)))
+
+
+def _row_bytes(support: int, width: int, itemsize: int) -> int:
+    """A target's row takes its point, and four entries a support point: K, its residuals, and two cotangents."""
+    return itemsize * (4 * support + 2 * width)
 
 
 def _cut(x: Any, y: np.ndarray | None, rows: int) -> Iterator[Tile]:
@@ -89,7 +131,7 @@ def _cut(x: Any, y: np.ndarray | None, rows: int) -> Iterator[Tile]:
         if valid < rows:
             part = _pad(part, rows)
             label = None if label is None else _pad(label, rows)
-        yield Tile(index, part, label, valid)
+        yield Tile(index, start, part, label, valid)
 
 
 def _pad(rows: np.ndarray, to: int) -> np.ndarray:
@@ -133,13 +175,14 @@ def gradients(
     Each tile gives r = K_tile α − y_tile, ½‖r‖², β += K_tileᵀ r and the pullback of rαᵀ; then z = A⁻¹β is the cotangent
     of y_s, and that of K_ss is pulled back doubled, since X_s enters it twice.
     """
+    plan = plan.side_by_side(kernel, x_support)
     factor = Factor(_k_ss(kernel, x_support), ridge)
     alpha = factor.solve(y_support)
     visit = functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), {})
     terms = plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _add)
     z = factor.solve(terms.beta)
-    terms = _add_k_ss(terms, kernel, x_support, factor.cotangent(alpha, z))
-    return Gradients(terms.loss, len(targets), terms.x_bar, z, terms.params_bar, alpha)
+    terms = _add_k_ss(terms, kernel, x_support, factor.cotangent(alpha, z), plan)
+    return Gradients(terms.loss, len(targets), np.asarray(terms.x_bar, np.float64), z, terms.params_bar, alpha)
 
 
 def solved_gradients(
@@ -155,18 +198,20 @@ def solved_gradients(
     α minimises ½‖K_ts α − y_t‖² + ½μ⟨α, Aα⟩ with μ = damping · n_t · (1/n_s) tr K_ss. By the envelope theorem it is
     held fixed in the derivative; without damping β = 0 and K_ss does not enter at all.
     """
+    plan = plan.side_by_side(kernel, x_support)
     tiles = plan.tiles(targets.x, targets.y, len(x_support))
-    itemsize = x_support.dtype.itemsize
-    kept: dict[int, Any] | None = {} if 2 * len(x_support) * len(targets) * itemsize <= plan.memory else None
+    kept_bytes = 2 * len(x_support) * len(targets) * x_support.dtype.itemsize
+    kept: dict[int, Any] | None = {} if kept_bytes <= plan.memory // 2 else None
     normal = plan.executor(functools.partial(_normal, kernel, x_support, kept), tiles, _add)
-    factor = Factor(_k_ss(kernel, x_support), ridge) if damping > 0 else None
-    alpha = solve_normal(normal, factor, damping, len(targets))
+    ridged = Ridged(_k_ss(kernel, x_support), ridge) if damping > 0 else None
+    alpha = solve_normal(normal, ridged, damping, len(targets))
     terms = plan.executor(
         functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), kept or {}), tiles, _add
     )
-    if factor is not None:
-        terms = _add_k_ss(terms, kernel, x_support, _damping_cotangent(factor, alpha, damping, len(targets)))
-    return Gradients(terms.loss, len(targets), terms.x_bar, None, terms.params_bar, alpha)
+    if ridged is not None:
+        k_bar = _damping_cotangent(ridged, alpha, damping, len(targets))
+        terms = _add_k_ss(terms, kernel, x_support, k_bar, plan)
+    return Gradients(terms.loss, len(targets), np.asarray(terms.x_bar, np.float64), None, terms.params_bar, alpha)
 
 
 @dataclass(frozen=True)
@@ -182,29 +227,31 @@ class Normal:
     right: np.ndarray
 
     def __add__(self, other: Normal) -> Normal:
-        return Normal(self.gram + other.gram, self.right + other.right)
+        # In place: a pass owns what it combines, and a fresh sum of this size costs more than the adding.
+        np.add(self.gram, other.gram, out=self.gram)
+        return Normal(self.gram, self.right + other.right)
 
 
-def solve_normal(normal: Normal, factor: Factor | None, damping: float, targets: int) -> np.ndarray:
+def solve_normal(normal: Normal, ridged: Ridged | None, damping: float, targets: int) -> np.ndarray:
     """α of the damped least-squares problem."""
     a = normal.gram.copy()
-    if factor is not None:
-        mu = _mu(factor, damping, targets)
-        a += mu * factor.k_ss
-        a.flat[:: len(a) + 1] += mu * factor.ridge
+    if ridged is not None:
+        mu = _mu(ridged, damping, targets)
+        a += mu * ridged.k_ss
+        a.flat[:: len(a) + 1] += mu * ridged.ridge
     # Far below what K_ts resolves; it only keeps the triangle real where support points coincide.
     a.flat[:: len(a) + 1] += 1e-14 * np.trace(a)
     return cholesky_solve(cholesky(a), normal.right)
 
 
-def _mu(factor: Factor, damping: float, targets: int) -> float:
-    return damping * targets * float(np.trace(factor.k_ss)) / len(factor)
+def _mu(ridged: Ridged, damping: float, targets: int) -> float:
+    return damping * targets * float(np.trace(ridged.k_ss)) / len(ridged)
 
 
-def _damping_cotangent(factor: Factor, alpha: np.ndarray, damping: float, targets: int) -> np.ndarray:
-    k_bar = _mu(factor, damping, targets) * factor.quadratic_cotangent(alpha)
+def _damping_cotangent(ridged: Ridged, alpha: np.ndarray, damping: float, targets: int) -> np.ndarray:
+    k_bar = _mu(ridged, damping, targets) * ridged.quadratic_cotangent(alpha)
     # μ itself grows with tr K_ss
-    k_bar.flat[:: len(k_bar) + 1] += 0.5 * factor.quadratic(alpha) * damping * targets / len(factor)
+    k_bar.flat[:: len(k_bar) + 1] += 0.5 * ridged.quadratic(alpha) * damping * targets / len(ridged)
     return k_bar
 
 
@@ -219,7 +266,8 @@ class _Terms:
 
     def __add__(self, other: _Terms) -> _Terms:
         params_bar = jax.tree.map(np.add, self.params_bar, other.params_bar)
-        return _Terms(self.loss + other.loss, self.beta + other.beta, self.x_bar + other.x_bar, params_bar)
+        x_bar = np.add(self.x_bar, other.x_bar, dtype=np.float64)
+        return _Terms(self.loss + other.loss, self.beta + other.beta, x_bar, params_bar)
 
 
 def _add(left: Any, right: Any) -> Any:
@@ -228,19 +276,11 @@ def _add(left: Any, right: Any) -> Any:
 
 def _visit(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, kept: dict[int, Any], tile: Tile) -> _Terms:
     k_st, pull = kept.pop(tile.index, None) or kernel.vjp(x_support, tile.x)
-    with precision(alpha.dtype):
-        loss, beta, k_bar = _residual(k_st, alpha, tile.y, tile.weight)
-    x_bar, params_bar = pull(k_bar)
-    params_bar = jax.tree.map(float, params_bar)
-    return _Terms(float(loss), np.asarray(beta, np.float64), np.asarray(x_bar, np.float64), params_bar)
-
-
-@jax.jit
-def _residual(
-    k_st: jax.Array, alpha: jax.Array, y: jax.Array, weight: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    r = (k_st.T @ alpha - y) * weight
-    return 0.5 * jnp.sum(r * r), k_st @ r, alpha @ r.T
+    r = np.zeros((k_st.shape[1], alpha.shape[1]), alpha.dtype)  # padding leaves no residual
+    np.subtract((k_st.T @ alpha)[: tile.valid], tile.labels, out=r[: tile.valid], casting="same_kind")
+    beta = np.asarray(k_st @ r, np.float64)
+    x_bar, params_bar = pull(np.matmul(alpha, r.T, out=aligned_empty(k_st.shape, alpha.dtype)))
+    return _Terms(0.5 * float(np.vdot(r, r)), beta, x_bar, jax.tree.map(float, params_bar))
 
 
 def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, tile: Tile) -> Normal:
@@ -248,35 +288,35 @@ def _normal(kernel: Kernel, x_support: np.ndarray, kept: dict[int, Any] | None, 
         k_st = kernel.gram(x_support, tile.x)
     else:
         k_st, _ = kept[tile.index] = kernel.vjp(x_support, tile.x)
-    assert tile.y is not None
-    # By JAX, not NumPy: BLAS's own threads spin while they wait for work, and steal the cores from JAX's.
-    with precision(np.float64):
-        gram, right = _normal_terms(k_st, tile.y, tile.weight)
-    return Normal(np.asarray(gram), np.asarray(right))
-
-
-@jax.jit
-def _normal_terms(k_st: jax.Array, y: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
-    k_st = k_st.astype(jnp.float64) * weight.T
-    return k_st @ k_st.T, k_st @ y
+    wide = k_st[:, : tile.valid].astype(np.float64)
+    return Normal(wide @ wide.T, wide @ tile.labels)  # NumPy sees a matrix with itself, and computes half
 
 
 def _k_ss(kernel: Kernel, x_support: np.ndarray) -> np.ndarray:
     return kernel.gram(np.asarray(x_support, np.float64))
 
 
-def _add_k_ss(terms: _Terms, kernel: Kernel, x_support: np.ndarray, k_bar: np.ndarray) -> _Terms:
+def _add_k_ss(terms: _Terms, kernel: Kernel, x_support: np.ndarray, k_bar: np.ndarray, plan: Plan) -> _Terms:
+    """The terms, and those of K_ss: a pass in which the support points are the targets as well."""
     # The inverse needs K_ss in float64; its pullback does not: in float32 it errs no more than the tiles' own (measured
     # 1e-5 to 1e-4 of the gradient at 100 to 1,500 points), and in half the time.
-    _, pull = kernel.vjp(x_support, x_support)
-    x_bar, params_bar = pull(k_bar.astype(x_support.dtype))
-    # X_s is both arguments of K_ss, the hyper-parameters enter once.
-    params_bar = jax.tree.map(lambda a, b: a + float(b), terms.params_bar, params_bar)
-    return _Terms(terms.loss, terms.beta, terms.x_bar + 2 * np.asarray(x_bar, np.float64), params_bar)
+    k_bar = k_bar.astype(x_support.dtype)
+
+    def visit(tile: Tile) -> _Terms:
+        _, pull = kernel.vjp(x_support, tile.x)
+        cotangent = np.zeros((len(k_bar), len(tile.x)), k_bar.dtype)
+        cotangent[:, : tile.valid] = k_bar[:, tile.start : tile.start + tile.valid]
+        x_bar, params_bar = pull(cotangent)
+        # X_s is both arguments of K_ss, the hyper-parameters enter once.
+        return _Terms(0.0, np.zeros_like(terms.beta), 2 * x_bar, jax.tree.map(float, params_bar))
+
+    most = min(plan.tile or len(k_bar), -(-len(k_bar) // SIDE_BY_SIDE)) if kernel.concurrent else plan.tile
+    return terms + plan.executor(visit, replace(plan, tile=most).tiles(x_support, None, len(k_bar)), _add)
 
 
 def predict(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, x: np.ndarray, plan: Plan = Plan()) -> np.ndarray:
     """K(x, X_s) α, tile by tile."""
+    plan = plan.side_by_side(kernel, x_support)
     alpha = np.asarray(alpha, x_support.dtype)
 
     def visit(tile: Tile) -> list[np.ndarray]:

@@ -7,12 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.spatial.distance
 from tests.tolerances import assert_close
 
 import kip
+from kip.kernels import inner, relu
 from kip.kernels.inner import FC, RBF
 
 DATA = Path(__file__).parent / "data"
@@ -100,6 +102,41 @@ def test_fc_nngp_agrees_with_sampled_networks(depth: int) -> None:
     assert (np.abs(products.mean(axis=0) - k) < 5 * error).all()
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [(np.float64, 4e-15), (np.float32, 2e-7)])
+def test_dual_activations_are_the_arc_cosine(dtype: type, limit: float) -> None:
+    u = np.concatenate([np.linspace(-1, 1, 2001), 1 - np.logspace(-5, 0, 50), np.logspace(-5, 0, 50) - 1]).astype(dtype)
+    wide = u.astype(np.longdouble)
+    angle, pi = np.arccos(wide), np.arccos(np.longdouble(-1))
+    with jax.enable_x64(dtype == np.float64):
+        k0, k1 = np.asarray(relu.kappa0(jnp.asarray(u))), np.asarray(relu.kappa1(jnp.asarray(u)))
+    assert k0.dtype == k1.dtype == dtype
+    assert np.abs(k0 - (1 - angle / pi)).max() < limit
+    assert np.abs(k1 - (np.sqrt(1 - wide * wide) + wide * (pi - angle)) / pi).max() < limit
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["linear", "rbf", "fc1", "fc2:standard=64"])
+def test_a_set_with_itself_is_symmetric_to_the_bit(name: str, dtype: type) -> None:
+    x = np.random.default_rng(0).normal(size=(67, 53)).astype(dtype)
+    k = kip.kernel(name).gram(x)
+    assert np.array_equal(k, k.T)
+    assert_close(k, kip.kernel(name).gram(x, x.copy()), "hard", dtype)
+
+
+@pytest.mark.parametrize("name", ["linear", "rbf", "fc1"])
+def test_products_of_a_device_are_those_of_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x1, x2, cotangent = rng.normal(size=(6, 5)), rng.normal(size=(4, 5)), rng.normal(size=(6, 4))
+    kernel, found = kip.kernel(name), []
+    for on_host in (True, False):
+        monkeypatch.setattr(inner, "_on_host", lambda on_host=on_host: on_host)
+        k, pull = kernel.vjp(x1, x2)
+        found.append((k, pull(cotangent)[0], kernel.gram(x1)))
+        assert kernel.concurrent == on_host
+    for device, host in zip(*found, strict=True):
+        assert_close(device, host, "rounding")
+
+
 @pytest.mark.parametrize("name", ["rbf", "fc1", "fc2:standard=1024"])
 def test_float32_holds_at_identical_and_opposite_images(name: str) -> None:
     """The square-root cone at correlation ±1 must not turn rounding in long products into 1e-4 of the kernel."""
@@ -114,8 +151,6 @@ def test_float32_holds_at_identical_and_opposite_images(name: str) -> None:
 
 
 def test_compiled_code_is_shared_between_values_of_the_parameters() -> None:
-    from kip.kernels import inner
-
     x = np.random.default_rng(0).normal(size=(7, 11))
     RBF(1.0).gram(x, x)
     before = inner._gram._cache_size()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 from functools import cache
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 from tests.tolerances import assert_close
 
-from kip.kernels import lanes, planes_cpu
+from kip.kernels import lanes, planes_cpu, planes_jit
 from kip.kernels.lanes import Memo
 from kip.kernels.network import Network, named
 from kip.kernels.planes import PlanesKernel
@@ -240,3 +243,15 @@ def test_a_failing_task_is_reported() -> None:
 
     with pytest.raises(RuntimeError, match="task 3"):
         lanes.spread(8, task)
+
+
+def test_without_a_place_for_compiled_code_there_is_still_an_engine() -> None:
+    script = """
+        from numba.core import caching
+        caching.CacheImpl._locator_classes = []
+        from kip.kernels import planes_jit
+        print(planes_jit._OPTIONS["cache"])
+    """
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "False\n"
+    assert planes_jit._has_cache()

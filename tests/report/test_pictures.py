@@ -77,3 +77,21 @@ assert "matplotlib.pyplot" not in sys.modules
 assert "tkinter" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("arms", [["natural", "distilled"], ["natural", "natural corrupted", "distilled corrupted"]])
+def test_scatter_has_a_panel_a_network(arms: list[str]) -> None:
+    from kip.report import networks
+
+    grid = [
+        {
+            "settings": {"rate": rate},
+            "arms": {arm: {"test_accuracy": 0.2 + rate + 0.01 * i} for i, arm in enumerate(arms)},
+        }
+        for rate in (0.1, 0.2)
+    ]
+    found = {"grid": grid, "chosen": {arm: {"settings": {"rate": 0.2}} for arm in arms}}
+    one = opened(networks.scatter({"fc1": found}, "title"))
+    two = opened(networks.scatter({"fc1": found, "lenet": found}))
+    assert two.shape[1] > 1.5 * one.shape[1]
+    assert one.std() > 5

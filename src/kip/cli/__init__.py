@@ -17,7 +17,7 @@ from cyclopts.config import Dict
 
 from kip import runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options, reproduce
+from kip.cli import bench, data, distill, evaluate, label_solve, options, reproduce, transfer
 
 BAD_INPUT, FAILED = 2, 1
 
@@ -39,6 +39,7 @@ def build(config: Sequence[Any] = ()) -> App:
         distill.distill,
         label_solve.label_solve,
         evaluate.evaluate,
+        transfer.transfer,
         reproduce.reproduce,
         bench.bench,
     ]
@@ -75,11 +76,11 @@ def _config(tokens: Sequence[str]) -> list[Any]:
         path = path / runs.CONFIG
         if not path.is_file():
             raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
-    if path is None:
-        return []
     commands, _, _ = build().parse_commands(tokens)
-    table = options.read_config(path, commands)
-    return [Dict(table, source=str(path), use_commands_as_keys=False)]
+    table = {} if path is None else options.read_config(path, commands)
+    preset = options.preset(tokens, table) if "distill" in commands else {}
+    tables = [(table, str(path)), (preset, "--for")]
+    return [Dict(each, source=source, use_commands_as_keys=False) for each, source in tables if each]
 
 
 def _failed(words: str, status: int) -> int:

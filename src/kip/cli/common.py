@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kip.api import Options, Task
     from kip.artefact import DistilledSet
     from kip.cli.measure import Measured
+    from kip.cli.watch import Watch
     from kip.data import Dataset
     from kip.sets import LabelledSet
 
@@ -135,6 +136,7 @@ def _lasting(data: str) -> str:
 def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
     """Refuse what can be refused before data are read, which may take a download."""
     from kip.data import preprocess
+    from kip.grams import Store
     from kip.kernels import family
 
     preprocess.parse(data.preprocess)
@@ -145,6 +147,8 @@ def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resum
                 runs.check_free(out)
     use_device(running.device)
     family(of.kernel, running.engine)
+    if running.cache is not None:
+        Store(running.cache)
 
 
 def _outs(running: RunOptions) -> list[Path | None]:
@@ -204,6 +208,7 @@ def conclude(
     running: RunOptions,
     story: Story,
     interrupt: Interrupt,
+    watch: Watch,
 ) -> Done:
     """Save, measure, draw and print; `metrics.json` comes last and makes the run a finished one.
 
@@ -214,7 +219,7 @@ def conclude(
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)
     start = time.monotonic()
-    measured = measure.measure(small, story.title, task, dataset, running.draws, running.full, interrupt)
+    measured = measure.measure(small, story.title, task, dataset, running.draws, running.full, interrupt, watch)
     small = dataclasses.replace(small, results=measured.headline())
     small.save(run.folder, overwrite=True)
     with working("drawing pictures"):
@@ -232,6 +237,7 @@ def conclude(
             "config": story.config,
         }
     )
+    watch.forget()
     _say_done(run.folder, small, measured, dataset, interrupt)
     return Done(run.folder, task.options.seed, measured.metrics["test_accuracy"], interrupt.status)
 

@@ -24,13 +24,14 @@ from kip.cli.options import (
     SetOptions,
     seconds,
 )
-from kip.cli.progress import Interrupt, say, working
+from kip.cli.progress import Interrupt, say
 
 if TYPE_CHECKING:
     from kip.api import Task
     from kip.artefact import DistilledSet
     from kip.checkpoint import Saver
     from kip.cli.learning import Learned
+    from kip.cli.watch import Watch
     from kip.data import Dataset
 
 
@@ -130,12 +131,12 @@ class _Distillation:
         preparing: float,
         interrupt: Interrupt,
     ) -> common.Done:
-        from kip import api
         from kip.cli import learning
+        from kip.cli.watch import Watch
 
-        with working("saving the distilled set"):
-            small = api.assemble(task, learned.checkpoint)
+        watch = Watch(self.running.cache, run.folder)
         labels = task.config.mode(len(task.problem.train))
+        small = _assembled(task, learned, watch, solved=labels == "solved")
         more = {"steps": learned.state.step, "kept_step": learned.checkpoint.step, "labels": labels}
 
         def draw(small: DistilledSet, folder: Path) -> None:
@@ -144,13 +145,26 @@ class _Distillation:
 
         spent = {"preparing": preparing, "learning": learned.seconds}
         story = common.Story("distilled", config, learned.stopped, spent, more, draw)
-        done = common.conclude(run, small, task, self.dataset, self.running, story, interrupt)
+        done = common.conclude(run, small, task, self.dataset, self.running, story, interrupt, watch)
         if interrupt():
             saves.save(learned.state)  # it may have come while measuring
             say(f"go on with it: kip distill --resume --out {shlex.quote(str(run.folder))}")
         else:
             learning.forget(run)
         return dataclasses.replace(done, status=1) if learned.stopped == "diverged" else done
+
+
+def _assembled(task: Task, learned: Learned, watch: Watch, *, solved: bool) -> DistilledSet:
+    """The distilled set, its labels solved on the training set in that mode."""
+    from kip import api
+    from kip.cli.watch import pass_pairs
+
+    if not solved:
+        return api.assemble(task, learned.checkpoint)
+    kernels, train = task.config.kernels, task.problem.train
+    total = pass_pairs(kernels, task.config.size, train.x, len(train), task.config.plan)
+    with watch.over("solving for the labels on the training set", kernels, total):
+        return api.assemble(watch.task(task), learned.checkpoint)
 
 
 def _say_plan(task: Task) -> None:

@@ -15,13 +15,14 @@ from rich.table import Table
 from kip import runs
 from kip._version import __version__
 from kip.cli import common
-from kip.cli.options import CONFIG_HELP, DATA, RUNNING, DataOptions
-from kip.cli.progress import console, say, working
+from kip.cli.options import CACHE_HELP, CONFIG_HELP, DATA, RUNNING, DataOptions
+from kip.cli.progress import console, say
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kip.artefact import DistilledSet
+    from kip.cli.watch import Watch
     from kip.data import Dataset
 
 USUAL = ("rbf", "fc1", "fc2")
@@ -47,16 +48,19 @@ def evaluate(
     picture: Annotated[
         Path | None,
         Parameter(
-            group=RUNNING, show_default=lambda _: "evaluate.png beside the runs", help="The matrix of many runs."
+            group=RUNNING,
+            show_default=lambda _: "evaluate.png in the run, or beside them",
+            help="The matrix of runs by kernels.",
         ),
     ] = None,
     device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None,
+    cache: Annotated[Path | None, Parameter(group=RUNNING, help=CACHE_HELP)] = None,
     config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None,
 ) -> int:
     """Score distilled sets on test data under kernels of your choice.
 
     Shows whether a set carries over to kernels it was not made for. Writes
-    evaluate.json into each folder, and draws a matrix when there are several.
+    evaluate.json into each folder, and draws the matrix of kernels.
 
     For example:
 
@@ -66,28 +70,29 @@ def evaluate(
     """
     del config  # read before the command is called
     from kip.artefact import load
+    from kip.cli.watch import Watch
 
     common.use_device(device)
+    watch = Watch(cache)
     sets = [load(folder) for folder in run]
-    places = [_data_of(folder, data, label, resize) for folder in run]
+    places = [data_of(folder, data, label, resize) for folder in run]
     specs = _specs(kernels, sets)
     found = []
     loaded: dict[DataOptions, Dataset] = {}
     for folder, small, place in zip(run, sets, places, strict=True):
         if place not in loaded:
             loaded[place] = common.load_data(place)
-        found.append(_scored(small, loaded[place], specs, folder.name))
+        found.append(_scored(small, loaded[place], specs, folder.name, watch))
         _write(folder, place, loaded[place], found[-1])
     console.print(_table(run, sets, found))
-    if len(run) > 1:
-        place_of_picture = picture or _beside(run)
-        _draw(place_of_picture, [folder.name for folder in run], found)
-        say(f"drawn in {place_of_picture}")
+    place_of_picture = picture or _beside(run)
+    _draw(place_of_picture, [folder.name for folder in run], found)
+    say(f"drawn in {place_of_picture}")
     say(f"written to {', '.join(str(folder / 'evaluate.json') for folder in run)}")
     return 0
 
 
-def _data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
+def data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
     """The data given, or those of the run."""
     if data is not None:
         return DataOptions(data=data, label=label, resize=resize)
@@ -126,19 +131,25 @@ def _twins(name: str) -> tuple[str, ...]:
     return (name, f"{name}:nngp") if network and not said else (name,)
 
 
-def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str) -> dict[str, float]:
+def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str, watch: Watch) -> dict[str, float]:
     import numpy as np
 
-    codes = _codes(small, dataset)
+    from kip.cli.watch import pass_pairs
+    from kip.kernels import family
+    from kip.stream import Plan
+
+    truth = codes(small, dataset)
     found = {}
     for spec in specs:
-        with working(f"{name} under {spec}"):
-            scores = small.scores(dataset.x_test, None if spec == small.kernel else spec)
-        found[spec] = float(np.mean(np.argmax(scores, axis=1) == codes))
+        kernels = watch.kernels(small.kernels if spec == small.kernel else family(spec))
+        total = pass_pairs(kernels, len(small), small.x, len(dataset.x_test), Plan())
+        with watch.over(f"{name} under {spec}", kernels, total):
+            scores = small.scores(dataset.x_test, kernels)
+        found[spec] = float(np.mean(np.argmax(scores, axis=1) == truth))
     return found
 
 
-def _codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
+def codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
     """The test labels as indices of the set's classes."""
     import numpy as np
 
@@ -181,6 +192,9 @@ def _kind(spec: str) -> str:
 
 
 def _beside(folders: Sequence[Path]) -> Path:
+    """Where the picture goes: into the one folder, or beside them all."""
+    if len(folders) == 1:
+        return folders[0] / "evaluate.png"
     return Path(os.path.commonpath([folder.resolve().parent for folder in folders])) / "evaluate.png"
 
 

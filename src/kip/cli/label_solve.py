@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 from kip import runs
 from kip.cli import common
 from kip.cli.options import USUAL_DATA, USUAL_RUN, USUAL_SET, DataOptions, RunOptions, SetOptions
-from kip.cli.progress import Interrupt, working
+from kip.cli.progress import Interrupt, StoppedError, say
 
 if TYPE_CHECKING:
+    from kip.api import Task
     from kip.artefact import DistilledSet
+    from kip.cli.watch import Watch
     from kip.data import Dataset
 
 
@@ -45,7 +48,7 @@ def label_solve(
 
 
 def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOptions) -> common.Done:
-    from kip.api import solve_task
+    from kip.cli.watch import Watch
 
     start = time.monotonic()
     options = common.api_options(dataset, data, of, running)
@@ -56,8 +59,12 @@ def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOpti
     with runs.opened(name, running.out) as run, Interrupt() as interrupt:
         run.configure(config)
         prepared = time.monotonic()
-        with working(f"solving for the labels of {options.size} of {len(task.problem.train):,} points"):
-            small = solve_task(task)
+        watch = Watch(running.cache, run.folder)
+        try:
+            small = _solved(task, watch, interrupt)
+        except StoppedError:
+            say("interrupted before there were labels; the same command goes on from what it has computed")
+            return common.Done(run.folder, options.seed, math.nan, interrupt.status)
         spent = {"preparing": prepared - start, "learning": time.monotonic() - prepared}
 
         def draw(small: DistilledSet, folder: Path) -> None:
@@ -68,4 +75,14 @@ def _solve(dataset: Dataset, data: DataOptions, of: SetOptions, running: RunOpti
             common.draw_set(small, folder, columns)
 
         story = common.Story("labels solved", config, "solved", spent, {"labels": "solved"}, draw)
-        return common.conclude(run, small, task, dataset, running, story, interrupt)
+        return common.conclude(run, small, task, dataset, running, story, interrupt, watch)
+
+
+def _solved(task: Task, watch: Watch, interrupt: Interrupt) -> DistilledSet:
+    from kip.api import solve_task
+    from kip.cli.watch import pass_pairs
+
+    kernels, train, size = task.config.kernels, task.problem.train, task.config.size
+    total = pass_pairs(kernels, size, train.x, len(train), task.config.plan)
+    with watch.over(f"solving for the labels of {size} of {len(train):,} points", kernels, total, interrupt):
+        return solve_task(watch.task(task))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,10 @@ from kip import baselines, epsilon
 from kip.api import Task
 from kip.artefact import DistilledSet
 from kip.baselines import Outcome
-from kip.cli.progress import Interrupt, say, working
+from kip.cli.progress import Interrupt, StoppedError, say
+from kip.cli.watch import Watch, expensive, pass_pairs
 from kip.data import Dataset
 from kip.kernels import Kernel
-from kip.kernels.inner import InnerProductKernel
 from kip.krr import accuracy, mean_square_loss
 from kip.large import DIRECT_LIMIT
 from kip.sets import one_hot
@@ -73,30 +73,32 @@ class Measured:
 
 
 def measure(
-    small: DistilledSet, title: str, task: Task, dataset: Dataset, draws: int | None, full: bool, interrupt: Interrupt
+    small: DistilledSet,
+    title: str,
+    task: Task,
+    dataset: Dataset,
+    draws: int | None,
+    full: bool,
+    interrupt: Interrupt,
+    watch: Watch,
 ) -> Measured:
     """Score `small`, called `title`, on the test and training sets, and what one would use instead on the test set.
 
     After an interrupt only the set itself is scored.
     """
-    with working("scoring the test set"):
-        start = time.monotonic()
-        scores = small.scores(dataset.x_test)
-        scoring = time.monotonic() - start
-        train_loss = _train_loss(small, task)
-        fitting = time.monotonic() - start - scoring
+    kernels = watch.kernels(small.kernels)
+    scores, train_loss, validation = _scored(small, kernels, task, dataset, watch)
     reached = accuracy(scores, dataset.y_test)
-    others: dict[str, Outcome] = {}
-    if draws != 0 and not interrupt():
-        others = _others(task, dataset, draws, scoring, fitting, interrupt)
-    whole = _full(task, dataset, full, scoring, interrupt) if draws != 0 or full else None
+    comparison = _Comparison(task, dataset, watch, interrupt, watch.seconds_a_pair(kernels, small.x))
+    others = comparison.others(draws) if draws != 0 else {}
+    whole = comparison.full(full) if draws != 0 or full else None
     ratio = task.original_size / len(small)
     y_test = one_hot(dataset.y_test, len(dataset.classes))
     epsilon_weak = None if whole is None else epsilon.weak(whole.scores, scores, y_test)
     metrics = {
         "test_accuracy": reached,
         "train_loss": train_loss,
-        **_validation(small, task),
+        **({} if validation is None else {"validation_accuracy": validation}),
         "baselines": _baseline_metrics(others, whole),
         "compression_ratio": ratio,
         "epsilon_weak": epsilon_weak,
@@ -112,6 +114,23 @@ def measure(
     return Measured(metrics, tuple(rows))
 
 
+def _scored(
+    small: DistilledSet, kernels: tuple[Kernel, ...], task: Task, dataset: Dataset, watch: Watch
+) -> tuple[np.ndarray, float, float | None]:
+    """Scores on the test set, the loss on the training set, and the accuracy on the validation split, if there is one.
+
+    An interrupt does not end this: it is little beside learning, and what a run is there for.
+    """
+    counts = [len(dataset.x_test), len(task.problem.train)]
+    counts += [] if task.validation is None else [len(task.validation)]
+    total = sum(pass_pairs(kernels, len(small), small.x, count, task.config.plan) for count in counts)
+    with watch.over("scoring the test set", kernels, total):
+        scores = small.scores(dataset.x_test, kernels, task.config.plan)
+        loss = _train_loss(small, kernels, task)
+        validation = None if task.validation is None else validation_accuracy(task, kernels, small.x, small.y)
+    return scores, loss, validation
+
+
 TITLES = {
     "random_subset": "random subset",
     "label_solve": "  its labels solved",
@@ -119,73 +138,92 @@ TITLES = {
 }
 
 
-def _others(
-    task: Task, dataset: Dataset, draws: int | None, scoring: float, fitting: float, interrupt: Interrupt
-) -> dict[str, Outcome]:
-    """Each baseline in turn, until interrupted; fewer draws where one takes long."""
+@dataclass(frozen=True)
+class _Comparison:
+    """What one would use instead, until interrupted; fewer draws where a pair of points takes long."""
 
-    def drawn(seconds: float) -> int:
-        return draws or max(3, min(DRAWS, math.floor(PATIENCE / max(seconds, 1e-9))))
+    task: Task
+    dataset: Dataset
+    watch: Watch
+    interrupt: Interrupt
+    seconds_a_pair: float
 
-    x, codes = dataset.x_test, dataset.y_test
-    plan: dict[str, tuple[str, Callable[[], Outcome]]] = {
-        "random_subset": (
-            "random subsets",
-            lambda: baselines.random_subset(task, x, codes, draws=drawn(scoring)),
-        ),
-        "label_solve": (
-            "random subsets with solved labels",
-            lambda: baselines.label_solved(task, x, codes, draws=drawn(scoring + fitting)),
-        ),
-        "kmeans": ("k-means centroids", lambda: baselines.kmeans(task, x, codes)),
-    }
-    found: dict[str, Outcome] = {}
-    for name, (words, compute) in plan.items():
-        if interrupt():
-            break
-        with working(f"comparing with {words}"):
-            found[name] = compute()
-    return found
+    def others(self, draws: int | None) -> dict[str, Outcome]:
+        """Each baseline in turn; one that an interrupt came into is left out."""
+        x, codes, test, train = self.dataset.x_test, self.dataset.y_test, self._pairs_test, self._pairs_train
+        few, fewer = (draws or self._drawn(count) for count in (test, test + train))
+        task = self.watch.task(self.task)
+        plan: dict[str, tuple[str, int, Callable[[], Outcome]]] = {
+            "random_subset": (
+                "random subsets",
+                few * test,
+                lambda: baselines.random_subset(task, x, codes, draws=few),
+            ),
+            "label_solve": (
+                "random subsets with solved labels",
+                fewer * (test + train),
+                lambda: baselines.label_solved(task, x, codes, draws=fewer),
+            ),
+            "kmeans": ("k-means centroids", test, lambda: baselines.kmeans(task, x, codes)),
+        }
+        found: dict[str, Outcome] = {}
+        with contextlib.suppress(StoppedError):
+            for name, (words, total, compute) in plan.items():
+                self.interrupt.check()
+                with self.watch.over(f"comparing with {words}", self.task.config.kernels, total, self.interrupt):
+                    found[name] = compute()
+        return found
 
-
-def _full(task: Task, dataset: Dataset, full: bool, scoring: float, interrupt: Interrupt) -> Outcome | None:
-    """The model on the whole training set, where it is asked for or takes little time."""
-    if interrupt():
+    def full(self, asked: bool) -> Outcome | None:
+        """The model on the whole training set, where it is asked for or takes little time."""
+        if self.interrupt():
+            return None
+        points, tests = len(self.task.problem.train), len(self.dataset.x_test)
+        if not asked and not self._within_reach(points, tests):
+            say(f"  (the full training set of {points:,} points is out of quick reach: --full measures it, and ε)")
+            return None
+        kernels, reach = self.task.config.kernels, max(points, DIRECT_LIMIT) if asked else DIRECT_LIMIT
+        direct = self._pairs(points, tests) if points <= DIRECT_LIMIT else None
+        with (
+            contextlib.suppress(StoppedError),
+            self.watch.over("comparing with the full training set", kernels, direct, self.interrupt),
+        ):
+            return baselines.full_training_set(
+                self.watch.task(self.task), self.dataset.x_test, self.dataset.y_test, reach=reach
+            )
         return None
-    points = len(task.problem.train)
-    if not full and not _within_reach(task, dataset, scoring):
-        say(f"  (the full training set of {points:,} points is out of quick reach: --full measures it, and ε)")
-        return None
-    with working("comparing with the full training set"):
-        return baselines.full_training_set(
-            task, dataset.x_test, dataset.y_test, reach=max(points, DIRECT_LIMIT) if full else DIRECT_LIMIT
-        )
+
+    def _within_reach(self, points: int, tests: int) -> bool:
+        if points > DIRECT_LIMIT:
+            return False
+        if not expensive(self.task.config.kernels):
+            return True
+        return self.seconds_a_pair * self._pairs(points, tests) < PATIENCE
+
+    def _drawn(self, count: int) -> int:
+        return max(3, min(DRAWS, math.floor(PATIENCE / max(self.seconds_a_pair * count, 1e-9))))
+
+    @property
+    def _pairs_test(self) -> int:
+        return self._pairs(self.task.config.size, len(self.dataset.x_test))
+
+    @property
+    def _pairs_train(self) -> int:
+        return self._pairs(self.task.config.size, len(self.task.problem.train))
+
+    def _pairs(self, size: int, count: int) -> int:
+        config = self.task.config
+        return pass_pairs(config.kernels, size, self.task.problem.train.x, count, config.plan)
 
 
-def _within_reach(task: Task, dataset: Dataset, scoring: float) -> bool:
-    points, tests = len(task.problem.train), len(dataset.x_test)
-    if points > DIRECT_LIMIT:
-        return False
-    if all(isinstance(kernel, InnerProductKernel) for kernel in task.config.kernels):
-        return True
-    seconds_a_pair = scoring / (task.config.size * tests)
-    return seconds_a_pair * points * (points / 2 + tests) < PATIENCE
-
-
-def _train_loss(small: DistilledSet, task: Task) -> float:
+def _train_loss(small: DistilledSet, kernels: tuple[Kernel, ...], task: Task) -> float:
     """Eq. (loss) per target over the whole unaugmented training set, averaged over the family."""
     train = task.problem.train
     losses = []
-    for kernel in small.kernels:
+    for kernel in kernels:
         alpha = coefficients(kernel, small.x, small.y, small.ridge)
         losses.append(mean_square_loss(predict(kernel, small.x, alpha, train.x, task.config.plan), train.y))
     return float(np.mean(losses))
-
-
-def _validation(small: DistilledSet, task: Task) -> dict[str, float]:
-    if task.validation is None:
-        return {}
-    return {"validation_accuracy": validation_accuracy(task, small.kernels, small.x, small.y)}
 
 
 def validation_accuracy(task: Task, kernels: tuple[Kernel, ...], x: np.ndarray, y: np.ndarray) -> float:

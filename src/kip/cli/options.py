@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from kip import defaults
 from kip.files import read_json
 
 DATA = Group("Data", sort_key=1)
@@ -33,6 +34,8 @@ COUNT, POSITIVE = Parameter(validator=Number(gte=1)), Parameter(validator=Number
 NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 CONFIG_HELP = "TOML with a table a command, or the config.json of a run; what is given here wins."
+
+CACHE_HELP = "Folder to keep values of expensive kernels in, for other runs to find."
 
 
 @Parameter(name="*")
@@ -113,6 +116,14 @@ class SetOptions:
 class LearnOptions:
     """How Kernel Inducing Points learns."""
 
+    purpose: Annotated[
+        Literal["kernels", "networks"],
+        Parameter(
+            name=("--for", "--purpose"),
+            group=LEARNING,
+            help="What the set is to train; networks presets kernels FC1-3 and Conv1-2, fixed labels, small batches.",
+        ),
+    ] = "kernels"
     labels: Annotated[
         Literal["auto", "fixed", "learned", "solved"],
         Parameter(group=LEARNING, help="How labels are had; auto solves them where a batch has five targets a point."),
@@ -200,13 +211,14 @@ class RunOptions:
     dtype: Annotated[
         Literal["float32", "float64"], Parameter(group=RUNNING, help="Precision of the points and of K_ts.")
     ] = "float32"
+    cache: Annotated[Path | None, Parameter(group=RUNNING, help=CACHE_HELP)] = None
     config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None
 
 
 USUAL_DATA, USUAL_SET, USUAL_LEARNING, USUAL_RUN = DataOptions(), SetOptions(), LearnOptions(), RunOptions()
 """The groups where nothing was said."""
 
-_NOT_KEPT = ("out", "seeds", "config", "resume")
+_NOT_KEPT = ("out", "seeds", "cache", "config", "resume")
 """Options that say where a run goes, not what it is."""
 
 
@@ -251,6 +263,14 @@ def value_of(option: str, tokens: Sequence[str]) -> Path | None:
         if token.startswith(f"{option}="):
             return Path(token.partition("=")[2])
     return None
+
+
+def preset(tokens: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:
+    """What `--for networks`, on the command line or in a file, presets beside what `kip.defaults` does: kernels."""
+    said = [following for token, following in zip(tokens, [*tokens[1:], ""], strict=True) if token == "--for"]
+    said += [token.partition("=")[2] for token in tokens if token.startswith("--for=")]
+    wanted = said[-1] if said else table.get("for", table.get("purpose"))
+    return {"kernel": defaults.NETWORK_FAMILY} if wanted == "networks" else {}
 
 
 def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 console = Console(highlight=False, soft_wrap=False)
 """Where commands print; it finds `sys.stdout` when it prints."""
+
+
+class StoppedError(Exception):
+    """What was under way was left, because of an interrupt."""
 
 
 class Interrupt:
@@ -49,6 +54,11 @@ class Interrupt:
     def __call__(self) -> bool:
         """Whether to stop."""
         return self.requested is not None
+
+    def check(self) -> None:
+        """Stop here, by an exception, if that was asked for."""
+        if self.requested is not None:
+            raise StoppedError
 
     @property
     def status(self) -> int:
@@ -102,20 +112,80 @@ def _lines(pace: _Pace) -> Ticker:
     return show
 
 
+LINE_EVERY = 20.0
+"""Seconds between the lines that tell of a long computation where there is no terminal."""
+
+
+@contextlib.contextmanager
+def pairs(text: str, total: int | None) -> Iterator[Callable[[int, bool], None]]:
+    """A bar with pairs a second and time left on a terminal; elsewhere a plain line now and then.
+
+    Yields what is to be told of each tile: its number of pairs, and whether they were computed or found. Where `total`
+    is not known beforehand the bar has no end.
+    """
+    pace = _Pace(total or sys.maxsize, 0, None, unit="pairs")
+    if not console.is_terminal:
+        say(text)
+        yield _pair_lines(text, pace, total)
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[count]} pairs"),
+        TextColumn("[dim]{task.fields[rate]}"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, expand=True, transient=True) as bar:
+        task = bar.add_task(text, total=total, count=_count(0, total), rate="", left="")
+
+        def show(count: int, fresh: bool) -> None:
+            pace.at(pace.step + count, fresh=fresh)
+            left = pace.left if total else ""
+            bar.update(task, completed=pace.step, count=_count(pace.step, total), rate=pace.rate, left=left)
+
+        yield show
+
+
+def _pair_lines(text: str, pace: _Pace, total: int | None) -> Callable[[int, bool], None]:
+    said = pace.now
+
+    def show(count: int, fresh: bool) -> None:
+        nonlocal said
+        pace.at(pace.step + count, fresh=fresh)
+        if pace.now - said >= LINE_EVERY:
+            said = pace.now
+            say("  ".join([f"{text}: {_count(pace.step, total)} pairs", pace.rate, *([pace.left] if total else [])]))
+
+    return show
+
+
+def _count(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None else f"{done:,}/{total:,}"
+
+
 class _Pace:
     """Steps a second since the first step, which compiles, and what is left."""
 
     def __init__(
-        self, total: int, start: int, budget: float | None, clock: Callable[[], float] = time.monotonic
+        self,
+        total: int,
+        start: int,
+        budget: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        unit: str = "steps",
     ) -> None:
-        self.total, self.step, self.clock = total, start, clock
+        self.total, self.step, self.clock, self.unit = total, start, clock, unit
         self.first: tuple[float, int] | None = None
         self.end = None if budget is None else clock() + budget
         self.now = self.began = clock()
 
-    def at(self, step: int) -> None:
-        self.step, self.now = step, self.clock()
-        self.first = self.first or (self.now, step)
+    def at(self, step: int, *, fresh: bool = True) -> None:
+        """Be at `step`; where that was not reached by work (not `fresh`), it says nothing of the pace."""
+        before, self.step, self.now = self.step, step, self.clock()
+        if self.first is None:
+            self.first = (self.now, step) if fresh else None
+        elif not fresh:
+            self.first = (self.first[0], self.first[1] + step - before)
 
     @property
     def per_second(self) -> float:
@@ -126,7 +196,7 @@ class _Pace:
     @property
     def rate(self) -> str:
         rate = self.per_second
-        return "" if not rate else f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
+        return "" if not rate else f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
 
     @property
     def left(self) -> str:

@@ -33,6 +33,15 @@ class Kernel(abc.ABC):
         """The canonical string from which `kip.kernel` rebuilds this kernel."""
 
     @property
+    def concurrent(self) -> bool:
+        """Whether a pass gains by visiting tiles in several threads; not where the engine fills all cores by itself."""
+        return False
+
+    def held(self) -> Kernel:
+        """Return this kernel with its hyper-parameters held: a pullback may then give {} for their cotangents."""
+        return self
+
+    @property
     def params(self) -> Params:
         """The hyper-parameters that may be learned."""
         return {}
@@ -90,6 +99,13 @@ class Sum(Kernel):
         return f"{self.left.spec}&{self.right.spec}"
 
     @property
+    def concurrent(self) -> bool:
+        return self.left.concurrent and self.right.concurrent
+
+    def held(self) -> Kernel:
+        return Sum(self.left.held(), self.right.held())
+
+    @property
     def params(self) -> Params:
         return {"left": self.left.params, "right": self.right.params}
 
@@ -126,6 +142,13 @@ class Scaled(Kernel):
     def spec(self) -> str:
         parts = self.kernel.spec.split("&")  # multiplication binds tighter than the sum sign in a spec
         return "&".join(_multiplied(part, self.factor) for part in parts)
+
+    @property
+    def concurrent(self) -> bool:
+        return self.kernel.concurrent
+
+    def held(self) -> Kernel:
+        return Scaled(self.kernel.held(), self.factor)
 
     @property
     def params(self) -> Params:

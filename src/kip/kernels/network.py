@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -227,8 +228,43 @@ def fan_ins(network: Network, shape: Sequence[int], width: int) -> list[tuple[st
     return out
 
 
-def _convolve(x: jax.Array, w: jax.Array) -> jax.Array:
-    return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+def convolve(x: jax.Array, w: jax.Array, padding: str | Padding = "SAME") -> jax.Array:
+    """Convolve images (n, h, w, in) with filters (h, w, in, out), stride 1; differentiable in reverse."""
+    if isinstance(padding, str):
+        sizes = w.shape[:2] if padding == "SAME" else (1, 1)
+        padding = (((sizes[0] - 1) // 2, sizes[0] // 2), ((sizes[1] - 1) // 2, sizes[1] // 2))
+    return _convolve(x, w, padding)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _convolve(x: jax.Array, w: jax.Array, padding: Padding) -> jax.Array:
+    return jax.lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _convolve_forward(x: jax.Array, w: jax.Array, padding: Padding) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(x, w, padding), (x, w)
+
+
+def _convolve_backward(
+    padding: Padding, kept: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The pullback as a convolution and one matrix product: on CPUs XLA's own takes four times as long."""
+    x, w = kept
+    height, width, fan, units = w.shape
+    (top, bottom), (left, right) = padding
+    around = ((height - 1 - top, height - 1 - bottom), (width - 1 - left, width - 1 - right))
+    x_bar = _convolve(cotangent, jnp.flip(w, (0, 1)).swapaxes(2, 3), around)
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+    _, rows, columns, _ = cotangent.shape
+    shifts = [padded[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    patches = jnp.concatenate(shifts, -1).reshape(-1, height * width * fan)
+    return x_bar, (patches.T @ cotangent.reshape(-1, units)).reshape(w.shape)
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _average_pool(x: jax.Array) -> jax.Array:
@@ -237,7 +273,7 @@ def _average_pool(x: jax.Array) -> jax.Array:
     return even.reshape(n, h // 2, 2, w // 2, 2, ch).mean((2, 4))
 
 
-_LINEAR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"conv": _convolve, "dense": jnp.matmul}
+_LINEAR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"conv": convolve, "dense": jnp.matmul}
 _PLAIN: dict[str, Callable[[jax.Array], Any]] = {
     "relu": jax.nn.relu,
     "pool": _average_pool,

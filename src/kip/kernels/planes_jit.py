@@ -30,7 +30,17 @@ from kip.kernels.relu import SNAP_ULPS
 
 VECTOR_BYTES = 64
 
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "boundscheck": False, "nogil": True}
+
+def _has_cache() -> bool:
+    """Whether compiled code can be kept: beside this file, or where that is read-only in the user's cache folder."""
+    try:
+        njit(cache=True)(_has_cache)
+    except RuntimeError:  # neither can be written: compile anew in each process
+        return False
+    return True
+
+
+_OPTIONS: dict[str, Any] = {"cache": _has_cache(), "error_model": "numpy", "boundscheck": False, "nogil": True}
 # Within a task nothing is allocated, and counting references to views at every plane took a tenth of the time.
 _INNER = {**_OPTIONS, "_nrt": False}
 # Products and sums may be fused and the sign of zero is free; nothing else is relaxed: the snap at u = ±1 must stay.

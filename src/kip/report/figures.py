@@ -10,8 +10,8 @@ import numpy as np
 from kip.paper import published
 from kip.paper.recipes import Cell, Recipe
 from kip.paper.works import Network
-from kip.report.canvas import ACCENT, FAINT, INK, SECOND, figure, plain, png
 from kip.report.measured import Measured
+from kip.report.pictures import ACCENT, FAINT, INK, SECOND, figure_of, plain, png
 
 COLOURS = (ACCENT, SECOND, "#4d8f57", "#8a63a8", "#b58a2a", "#5aa4a8", "#7d6b5d")
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
@@ -86,7 +86,7 @@ def subsets(recipe: Recipe, measured: Measured) -> bytes | None:
     balanced = [cell for cell in recipe.cells if cell.published == cell.id]
     if not any(cell.id in measured.records for cell in balanced):
         return None
-    page = figure(7.2, 4.4)
+    page = figure_of(7.2, 4.4)
     axes = page.subplots()
     for colour, column in zip(COLOURS, ("linear", "rbf", "fc1"), strict=False):
         cells = [cell for cell in balanced if _number(cell).column == column]
@@ -109,7 +109,7 @@ def baselines(recipe: Recipe, measured: Measured) -> bytes | None:
     }
     if not any(cell.id in measured.records for cell in recipe.cells):
         return None
-    page = figure(11, 4.6)
+    page = figure_of(11, 4.6)
     panels = page.subplots(1, 2)
     for colour, (row, title) in zip(COLOURS, rows.items(), strict=False):
         cells = [cell for cell in recipe.cells if cell.published == cell.id and _number(cell).row == row]
@@ -130,7 +130,7 @@ def sweeps(tables: Sequence[Recipe], measured: Measured) -> bytes | None:
     """Figure A3: networks on natural and learned images over the corrupted fraction, four tables."""
     if not any(cell.id in measured.records for table in tables for cell in table.cells):
         return None
-    page = figure(11, 8)
+    page = figure_of(11, 8)
     for axes, table in zip(page.subplots(2, 2).ravel(), tables, strict=True):
         for row, title in _titles(table.id).items():
             cells = [cell for cell in table.cells if _number(cell).row == row]
@@ -154,7 +154,7 @@ def label_solve(recipe: Recipe, measured: Measured) -> bytes | None:
     run = [cell for cell in recipe.cells if cell.id in measured.records]
     if not run:
         return None
-    page = figure(12, 4.2)
+    page = figure_of(12, 4.2)
     for axes, data in zip(page.subplots(1, 3), ("mnist", "fashion-mnist", "cifar10"), strict=True):
         own = [cell for cell in run if _work(cell).data == data]
         for colour, size in zip(COLOURS, sorted({_work(cell).size for cell in own}), strict=False):
@@ -171,7 +171,7 @@ def kernel_transfer(recipe: Recipe, measured: Measured) -> bytes | None:
         return None
     names = list(dict.fromkeys(cell.name.rpartition("-")[0] for cell in recipe.cells))
     sizes = sorted({_work(cell).size for cell in run})
-    page = figure(8.5, 4.2)
+    page = figure_of(8.5, 4.2)
     axes = page.subplots()
     wide = 0.8 / len(sizes)
     for i, (colour, size) in enumerate(zip(COLOURS, sizes, strict=False)):

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image, ImageDraw, ImageFont
 
 from kip import gallery
-from kip.report.canvas import ACCENT, FAINT, INK, SECOND, frameless, plain, png
-from kip.report.canvas import figure as canvas
 
+INK, FAINT, ACCENT, SECOND = "#22303c", "#b9c4cd", "#1f6fb2", "#c8553d"
+DPI = 144
 ROOM, TITLE = 32, 26
 """Pixels between sets of images, and for the title over each."""
 
@@ -85,7 +87,7 @@ def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None
     if not history:
         return None
     watched = [entry for entry in history if entry.get("validation_accuracy") is not None]
-    figure = canvas(7.2, 5.6 if watched else 3.8)
+    figure = figure_of(7.2, 5.6 if watched else 3.8)
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if watched else [figure.subplots()]
     _loss_panel(panels[0], history)
     if title:
@@ -125,7 +127,7 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
     codes = np.argmax(y, axis=1)
     order = np.lexsort((-y[np.arange(len(y)), codes], codes))
     n, c = y.shape
-    figure = canvas(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
+    figure = figure_of(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
     axes = figure.subplots()
     most = float(np.abs(y).max()) or 1.0
     drawn = axes.imshow(y[order], cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
@@ -144,7 +146,7 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
         _write_values(axes, y[order], most)
     axes.set_xlabel("class")
     axes.tick_params(length=0)
-    frameless(axes)
+    _frameless(axes)
     bar = figure.colorbar(drawn, ax=axes, fraction=0.05, pad=0.03)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2)
@@ -153,7 +155,7 @@ def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
 
 def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str) -> bytes:
     """Accuracies (fractions) as a matrix with its values written in: `rows` by `columns`."""
-    figure = canvas(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
+    figure = figure_of(max(4.5, 2.6 + 0.85 * len(columns)), max(2.6, 1.6 + 0.5 * len(rows)))
     axes = figure.subplots()
     axes.imshow(100 * values, cmap="YlGnBu", aspect="auto", interpolation="nearest")
     long = max(map(len, columns)) > 8
@@ -168,7 +170,7 @@ def matrix(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], row_
     axes.set_ylabel(row_name)
     axes.set_title("test accuracy, %", loc="left", fontsize=11, color=INK)
     axes.tick_params(length=0)
-    frameless(axes)
+    _frameless(axes)
     return png(figure)
 
 
@@ -191,3 +193,32 @@ def _name_columns(axes: Any, classes: Sequence[Any]) -> None:
 def _short(name: Any, length: int = 16) -> str:
     text = str(name)
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """An empty figure of so many inches."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain(axes: Any) -> None:
+    """Leave of the frame what helps reading."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.grid(axis="y", color=FAINT, alpha=0.35, linewidth=0.6)
+
+
+def _frameless(axes: Any) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()

@@ -45,7 +45,7 @@ class Context:
 
     folder: Path
     load: Callable[[str], Dataset]
-    say: Callable[[str], object] = print
+    say: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False
 
     def check(self) -> None:

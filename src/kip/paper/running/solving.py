@@ -12,7 +12,7 @@ import numpy as np
 
 from kip import large
 from kip.files import write_atomic
-from kip.grams import Kept
+from kip.grams import Kept, Store
 from kip.kernels import Kernel, kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.krr import Ridge, accuracy
@@ -137,15 +137,18 @@ def _watched(spec: str, context: Context) -> Kernel:
     found = kernel(spec)
     if isinstance(found, InnerProductKernel):
         return found
-    return Kept(found, context.folder / "grams", progress=_reporter(spec, context))
+    store = Store(context.folder / "grams", say=context.say)
+    return Kept(found, store, progress=_reporter(spec, context))
 
 
-def _reporter(spec: str, context: Context) -> Callable[[int], None]:
+def _reporter(spec: str, context: Context) -> Callable[[int, bool], None]:
     start, pairs, said = time.monotonic(), 0, 0.0
 
-    def progress(count: int) -> None:
+    def progress(count: int, fresh: bool) -> None:
         nonlocal pairs, said
         context.check()
+        if not fresh:
+            return
         pairs += count
         spent = time.monotonic() - start
         if spent - said > 60:

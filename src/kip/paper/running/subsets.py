@@ -164,11 +164,11 @@ class _Draw:
         return self.x_test @ cholesky_solve(cholesky(a), x.T @ y)
 
     def _solve(self, k_ss: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(K_ss + ridge·I)⁻¹ y, in room that is there already; its transpose is in the order that LAPACK likes."""
+        """(K_ss + ridge·I)⁻¹ y, in room that is there already."""
         a = self.rooms("a", *k_ss.shape)
         a[:] = k_ss
         a.flat[:: len(a) + 1] += Ridge().of(k_ss)
-        return cholesky_solve(cholesky(a.T, overwrite=True), y)
+        return cholesky_solve(cholesky(a), y)
 
 
 def _flat(x: np.ndarray) -> np.ndarray:

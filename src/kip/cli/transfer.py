@@ -1,0 +1,396 @@
+"""`kip transfer`: how well networks do that are trained on a distilled set, beside as many natural images."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from kip._version import __version__
+from kip.cli import common, evaluate
+from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RUNNING, seconds
+from kip.cli.progress import Interrupt, console, duration, say
+
+if TYPE_CHECKING:
+    from kip.nets.grid import Point
+    from kip.nets.study import Study
+    from kip.nets.training import Settings, Trained
+
+TRAINING = Group("How networks are trained", sort_key=2)
+
+FULL_BATCH, FULL_PASSES, FULL_SECONDS = 128, 10, 300.0
+"""How a network is trained on the full training set: points a step, passes at most, and seconds without a budget."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class TrainOptions:
+    """How the networks are trained where no grid says otherwise; the fields of `kip.nets.training.Settings`."""
+
+    loss: Annotated[
+        Literal["mse", "xent"] | None,
+        Parameter(group=TRAINING, show_default=lambda _: "xent; both in a grid", help="Mean-square or cross-entropy."),
+    ] = None
+    optimiser: Annotated[Literal["adam", "momentum"], Parameter(group=TRAINING, help="Momentum is 0.9.")] = "adam"
+    learning_rate: Annotated[float, POSITIVE, Parameter(group=TRAINING, help="The optimiser's rate.")] = 1e-3
+    l2: Annotated[float, NOT_NEGATIVE, Parameter(group=TRAINING, help="μ of ½μ‖θ‖².")] = 0.0
+    schedule: Annotated[Literal["constant", "cosine"], Parameter(group=TRAINING, help="What becomes of the rate.")] = (
+        "constant"
+    )
+    steps: Annotated[int, COUNT, Parameter(group=TRAINING, help="Steps; which is kept is chosen on validation.")] = 500
+    batch: Annotated[int | None, COUNT, Parameter(group=TRAINING, help="Points a step: all.")] = None
+    augment: Annotated[
+        str | None, Parameter(group=TRAINING, metavar="NAME", help="Augment the points: digits, photos, flips.")
+    ] = None
+    width: Annotated[
+        int | None, COUNT, Parameter(group=TRAINING, help="Units (1024) or channels (128); conv2:512 for one network.")
+    ] = None
+    parameterisation: Annotated[
+        Literal["standard", "ntk"], Parameter(group=TRAINING, help="Of networks built from layer lists.")
+    ] = "standard"
+    soft_labels: Annotated[
+        Literal["argmax", "clip", "softmax"],
+        Parameter(group=TRAINING, help="What cross-entropy makes of labels that are not one-hot."),
+    ] = "argmax"
+
+
+USUAL_TRAINING = TrainOptions()
+
+
+def transfer(
+    run: Annotated[Path, Parameter(help="Folder of a run.")],
+    /,
+    *,
+    net: Annotated[
+        str,
+        Parameter(
+            help="Networks with commas between: fc1, conv2, convnet, lenet, alexnet, wideresnet, …, or module:Name of "
+            "your own."
+        ),
+    ],
+    grid: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Choose rate, L2, parameterisation and loss on validation."),
+    ] = False,
+    training: TrainOptions = USUAL_TRAINING,
+    corruption: Annotated[
+        float | None,
+        Parameter(
+            show_default=lambda _: "that of the run", help="Compare also with natural images of which ρ is noise."
+        ),
+    ] = None,
+    seeds: Annotated[int, COUNT, Parameter(group=RUNNING, help="Networks trained of each kind.")] = 5,
+    grid_seeds: Annotated[int, COUNT, Parameter(group=RUNNING, help="Networks at each setting of the grid.")] = 1,
+    validation_size: Annotated[
+        int, COUNT, Parameter(group=RUNNING, help="Points of the validation split to choose on, at most.")
+    ] = 2000,
+    full: Annotated[
+        bool,
+        Parameter(
+            group=RUNNING, negative="", show_default=False, help="Train on the full training set too, which gives ε."
+        ),
+    ] = False,
+    time_budget: Annotated[
+        str | None, Parameter(group=RUNNING, help="Shorten the grid, alike for all sets, and --full to 10m or 1h.")
+    ] = None,
+    data: Annotated[
+        str | None, Parameter(group=DATA, show_default=lambda _: "that of the run", help="Where the data are now.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Parameter(group=RUNNING, show_default=lambda _: "transfer.json in the run", help="File for the results."),
+    ] = None,
+    device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None,
+    config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None,
+) -> int:
+    """Train networks on a distilled set, and on as many natural images.
+
+    The step and, with --grid, the settings are chosen on a validation split,
+    for each set alike; the test set is scored at the end. The split is what
+    `kip distill --validation 0.1` held out; where a run held nothing out, a
+    tenth of its training set serves, and that is said. Natural images are
+    drawn anew for each seed. Writes transfer.json and, beside it, a scatter of
+    natural against distilled accuracy over the grid.
+
+    For example:
+
+        kip transfer runs/mnist-100 --net fc1,lenet
+        kip transfer runs/mnist-100 --net fc1 --grid --optimiser momentum
+        kip transfer runs/cifar10-100 --net conv2,convnet --grid --time-budget 20m
+    """
+    del config  # read before the command is called
+    budget = None if time_budget is None else seconds(time_budget)
+    names = [name.strip() for name in net.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"`--net` names no network; got {net!r}. Write fc1,lenet")
+    common.use_device(device)
+    _need_flax()
+    study = _studied(run, data, corruption, seeds, validation_size)
+    _check_networks(names, study, training)
+    target = out or run / "transfer.json"
+    plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full)
+    with Interrupt() as interrupt:
+        for number, name in enumerate(names):
+            share = None if budget is None else budget / len(names)
+            found = _examined(name, study, plan, share, interrupt)
+            results = _write(target, study, name, found)
+            console.print(_table(name, found))
+            if interrupt():
+                say(f"interrupted: {', '.join(names[number + 1 :]) or 'nothing'} left out")
+                break
+    _draw(target.with_suffix(".png"), results)
+    say(f"written to {target}, drawn in {target.with_suffix('.png')}")
+    return interrupt.status
+
+
+def _need_flax() -> None:
+    try:
+        import kip.nets  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is done for each network."""
+
+    options: TrainOptions
+    grid: bool
+    seeds: range
+    grid_seeds: range
+    full: bool
+
+    def settings(self, name: str) -> list[Settings]:
+        """The settings to try, the usual ones first."""
+        from kip.nets import grid
+        from kip.nets.training import LOSSES, Settings
+
+        given = dataclasses.asdict(self.options)
+        base = Settings(**{**given, "loss": given["loss"] or "xent"})
+        return grid.settings_of(name, base, LOSSES if given["loss"] is None else [base.loss]) if self.grid else [base]
+
+
+def _studied(run: Path, data: str | None, corruption: float | None, seeds: int, validation_size: int) -> Study:
+    """The run's own split recreated, and the sets to compare."""
+    from kip.artefact import load
+    from kip.nets.study import UNSEEN_SHARE, prepare
+
+    small = load(run)
+    dataset = common.load_data(evaluate.data_of(run, data, None, None))
+    test = (dataset.x_test, evaluate.codes(small, dataset))
+    found = prepare(
+        small,
+        (dataset.x_train, dataset.y_train),
+        test,
+        corruption=corruption,
+        seeds=seeds,
+        validation_size=validation_size,
+    )
+    if not found.held_out:
+        say(f"  the run held nothing out: {UNSEEN_SHARE:.0%} of the training set, which it has seen, is chosen on")
+    return found
+
+
+def _check_networks(names: Sequence[str], study: Study, training: TrainOptions) -> None:
+    """Refuse a name or a shape that will not do before anything is trained."""
+    from flax import nnx
+
+    from kip.nets.models import build
+
+    shape, classes = study.small.x.shape[1:], len(study.small.classes)
+    for name in names:
+        nnx.eval_shape(
+            lambda name=name: build(
+                name, shape, classes, seed=0, width=training.width, parameterisation=training.parameterisation
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one network came to on every arm."""
+
+    points: tuple[Point, ...]
+    tried: int
+    chosen: Mapping[str, tuple[Settings, Trained]]
+    full: Trained | None
+    seconds: float
+
+    def epsilon(self, arm: str) -> float | None:
+        """The smallest ε of eq. (weak-approx) under zero-one loss, against the full training set."""
+        return None if self.full is None else abs(self.full.mean - self.chosen[arm][1].mean)
+
+
+def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interrupt: Interrupt) -> _Found:
+    """Search the grid, train what was chosen with all seeds, and where asked on the full training set."""
+    from kip.nets import grid
+
+    start = time.monotonic()
+    settings = plan.settings(name)
+    # What is chosen is trained with all seeds, which a budget must leave time for.
+    leave = len(plan.seeds) / (len(plan.seeds) + len(plan.grid_seeds) * len(settings))
+    share = (1 - leave) * (0.6 if plan.full else 1.0)
+    late = None if budget is None else (lambda: time.monotonic() - start > share * budget)
+    once = len(settings) == 1
+    every = max(1, plan.options.steps // 20)
+    trainings = len(study.arms) * (1 if once else len(settings) + 1)
+    with _bar(name, trainings * plan.options.steps) as (label, tick):
+        examine = grid.Examiner(name, study.watch, study.quick_test, every, tick, interrupt)
+        points: list[Point] = []
+        if not once:
+            label("grid")
+            points = grid.search(study.arms, settings, examine, plan.grid_seeds, late=late)
+        last = dataclasses.replace(examine, test=study.test)
+        chosen = {}
+        for arm in study.arms:
+            label(arm.name)
+            best = settings[0] if once else grid.best(points, arm.name)
+            chosen[arm.name] = (best, last(arm, best, plan.seeds))
+        if once:
+            points = [grid.Point(settings[0], {arm: trained for arm, (_, trained) in chosen.items()})]
+    left = FULL_SECONDS if budget is None else max(1.0, budget - (time.monotonic() - start))
+    whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full and not interrupt() else None
+    return _Found(tuple(points), len(settings), chosen, whole, time.monotonic() - start)
+
+
+def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt) -> Trained:
+    """The network on the full training set, with the settings of natural images, for as long as the budget allows."""
+    from kip.api import either, within
+    from kip.nets.training import train
+
+    a_pass = max(1, len(study.train) // FULL_BATCH)
+    settings = dataclasses.replace(settings, batch=FULL_BATCH, steps=FULL_PASSES * a_pass)
+    with _bar(name, settings.steps) as (label, tick):
+        label("full training set")
+        return train(
+            name,
+            study.train,
+            settings,
+            seeds=[0],
+            watch=study.watch,
+            watch_every=max(1, a_pass // 4),
+            test=study.test,
+            progress=tick,
+            stop=either(interrupt, within(budget, time.monotonic)),
+        )
+
+
+@contextmanager
+def _bar(name: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[int, float | None], None]]]:
+    """A bar over all trainings of a network on a terminal, elsewhere a line a stage; `tick` takes a training's step."""
+    words, before, start = "", 0, time.monotonic()
+
+    def label(text: str) -> None:
+        nonlocal words
+        words = text
+        if not console.is_terminal:
+            say(f"{name}: {text}, after {duration(time.monotonic() - start)}")
+
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=console, expand=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=total, left="compiling")
+
+        def tick(step: int, accuracy: float | None) -> None:
+            nonlocal before
+            bar.advance(task, step - before if step > before else step)
+            before = step
+            watched = "" if accuracy is None else f"validation {accuracy:.1%}  "
+            done = bar.tasks[0].completed
+            spent = time.monotonic() - start
+            bar.update(
+                task,
+                description=f"{name}: {words}",
+                left=f"{watched}{duration(spent * max(total - done, 0) / done)} left",
+            )
+
+        yield label, tick
+
+
+def _described(settings: Settings, trained: Trained) -> dict[str, Any]:
+    return {
+        "settings": dataclasses.asdict(settings),
+        "test_accuracy": trained.mean,
+        "test_accuracy_std": trained.std,
+        "test_accuracies": list(trained.test_accuracies),
+        "validation_accuracy": trained.validation_accuracy,
+        "step": trained.chosen_step,
+        "seconds": round(trained.seconds, 2),
+    }
+
+
+def _write(path: Path, study: Study, name: str, found: _Found) -> dict[str, Any]:
+    """Write what was found beside what the file already holds of other networks."""
+    from kip.files import read_json, write_json
+
+    before = read_json(path) if path.is_file() else {}
+    networks = dict(before.get("networks", {})) if isinstance(before, dict) else {}
+    networks[name] = {
+        "grid": [
+            {
+                "settings": dataclasses.asdict(point.settings),
+                "arms": {arm: _of_point(point, arm) for arm in point.arms},
+            }
+            for point in found.points
+        ],
+        "grid_left_out": found.tried - len(found.points),
+        "chosen": {
+            arm: {**_described(*pair), "epsilon_weak": found.epsilon(arm)} for arm, pair in found.chosen.items()
+        },
+        "full": None if found.full is None else _described(found.chosen["natural"][0], found.full),
+        "seconds": round(found.seconds, 1),
+    }
+    small = study.small
+    results = {
+        "version": __version__,
+        "data": small.config.get("data"),
+        "size": len(small),
+        "kernel": small.kernel,
+        "corruption": small.corruption.rho,
+        "certificate": small.certificate().holds if small.corruption.rho else None,
+        "run": dict(small.config),
+        "validation": {"size": len(study.watch), "unseen_by_distillation": study.held_out},
+        "test_size": len(study.test),
+        "grid_test_size": len(study.quick_test),
+        "chosen_on": "validation: settings and step; the paper stops where test accuracy was best",
+        "networks": networks,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, results)
+    return results
+
+
+def _of_point(point: Point, arm: str) -> dict[str, Any]:
+    found = _described(point.settings, point.arms[arm])
+    return {name: value for name, value in found.items() if name != "settings"}
+
+
+def _table(name: str, found: _Found) -> Table:
+    title = f"{name}, {len(next(iter(found.chosen.values()))[1].test_accuracies)} seeds"
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=60)
+    table.add_column("trained on")
+    for heading in ("test accuracy", "validation", "step", "weak ε"):
+        table.add_column(heading, justify="right")
+    for i, (arm, (_, trained)) in enumerate(found.chosen.items()):
+        away = found.epsilon(arm)
+        cells = [f"{100 * trained.mean:.2f} ± {100 * trained.std:.1f} %", f"{100 * trained.validation_accuracy:.2f} %"]
+        cells += [f"{trained.chosen_step}", "–" if away is None else f"{away:.3f}"]
+        table.add_row(arm, *cells, style="bold green" if i == 0 else None)
+    if found.full is not None:
+        table.add_row("full training set", f"{100 * found.full.mean:.2f} %", "", f"{found.full.chosen_step}", "0")
+    return table
+
+
+def _draw(path: Path, results: Mapping[str, Any]) -> None:
+    from kip.files import write_atomic
+    from kip.report import networks
+
+    title = f"{results['data']}, {results['size']} images: networks trained on natural and on distilled images"
+    write_atomic(path, networks.scatter(results["networks"], title))

@@ -1,0 +1,114 @@
+"""`kip transfer` end to end on the digits, and what `kip distill --for networks` presets."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from kip import defaults
+from kip.cli import main
+
+QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    options = ["--steps", "2", "--draws", "0", "--validation", "0.1", "--corruption", "0.5"]
+    assert main(["distill", *options, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_is_compared_with_natural_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["transfer", str(run), *QUICK]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads((run / "transfer.json").read_text())
+    assert found["validation"] == {"size": 140, "unseen_by_distillation": True}
+    assert found["certificate"] is True
+    assert list(found["networks"]) == ["fc1:8", "convnet:4"]
+    for network in found["networks"].values():
+        assert list(network["chosen"]) == ["distilled corrupted", "natural", "natural corrupted"]
+        for arm in network["chosen"].values():
+            assert len(arm["test_accuracies"]) == 2
+            assert arm["test_accuracy"] == pytest.approx(sum(arm["test_accuracies"]) / 2)
+            assert arm["epsilon_weak"] is None
+            assert f"{100 * arm['test_accuracy']:.2f}" in printed
+    with Image.open(run / "transfer.png") as image:
+        assert image.width > 400
+
+
+def test_a_grid_keeps_every_point_and_other_networks_results(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "found.json"
+    assert main(["transfer", str(run), "--net", "fc1:8", "--steps", "2", "--seeds", "1", "--out", str(out)]) == 0
+    again = ["transfer", str(run), "--net", "convnet:4", "--steps", "2", "--seeds", "2", "--out", str(out)]
+    assert main([*again, "--grid", "--loss", "mse", "--full", "--time-budget", "60s"]) == 0
+    networks = json.loads(out.read_text())["networks"]
+    assert list(networks) == ["fc1:8", "convnet:4"]
+    found = networks["convnet:4"]
+    assert len(found["grid"]) + found["grid_left_out"] == 6
+    assert all(point["settings"]["loss"] == "mse" for point in found["grid"])
+    tried = {arm: [point["arms"][arm] for point in found["grid"]] for arm in found["chosen"]}
+    for arm, chosen in found["chosen"].items():
+        values = [point["validation_accuracy"] for point in tried[arm]]
+        assert chosen["settings"] == found["grid"][values.index(max(values))]["settings"]
+        full = found["full"]["test_accuracy"]
+        assert chosen["epsilon_weak"] == pytest.approx(abs(full - chosen["test_accuracy"]))
+    assert out.with_suffix(".png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--net", "lennet"], "did you mean 'lenet'"),
+        (["--net", "lenet"], "at least 12×12; got 8×8"),
+        (["--net", ","], "names no network"),
+        (["--net", "fc1", "--corruption", "0.9"], "learned with 0.5"),
+        (["--net", "fc1", "--time-budget", "soon"], "duration"),
+    ],
+)
+def test_what_is_refused_before_training(
+    run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["transfer", str(run), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_flax_one_line_says_what_to_install(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("flax"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    for name in [name for name in sys.modules if name.startswith("kip.nets")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert main(["transfer", str(run), "--net", "fc1"]) == 2
+    assert "install kip[nets]" in capsys.readouterr().err
+
+
+def test_for_networks_presets_what_is_not_given(tmp_path: Path) -> None:
+    short = ["--draws", "0", "--steps", "1", "--judge-targets", "20", "--batch", "20"]
+    assert main(["distill", "--for", "networks", *short, "--out", str(tmp_path / "preset")]) == 0
+    config = json.loads((tmp_path / "preset" / "config.json").read_text())
+    assert config["kernel"] == defaults.NETWORK_FAMILY
+    assert config["labels"] == "fixed"
+    assert config["purpose"] == "networks"
+    given = ["distill", "--for=networks", "--kernel", "fc1", "--labels", "learned", *short]
+    assert main([*given, "--out", str(tmp_path / "given")]) == 0
+    config = json.loads((tmp_path / "given" / "config.json").read_text())
+    assert (config["kernel"], config["labels"], config["steps"]) == ("fc1", "learned", 1)
+    path = tmp_path / "kip.toml"
+    path.write_text('[distill]\nfor = "networks"\nkernel = "fc2"\n')
+    assert main(["distill", "--config", str(path), *short, "--out", str(tmp_path / "file")]) == 0
+    config = json.loads((tmp_path / "file" / "config.json").read_text())
+    assert (config["kernel"], config["labels"]) == ("fc2", "fixed")
