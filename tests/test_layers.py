@@ -35,9 +35,9 @@ ROWS = [
     "plan",
     "nets",
     "baselines",
+    "runs",
     "paper",
     "report",
-    "runs",
     "cli",
 ]
 PURE = ["sets", "kernels", "krr", "stream", "large", "sampling", "corruption", "epsilon", "labels", "kip", "plan"]

@@ -6,6 +6,7 @@ K is visited by tiles, half of them by symmetry; they are kept where memory allo
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -118,10 +119,13 @@ def fit(
     memory: int | None = None,
     tile: int = 2048,
     progress: Callable[[int, float], None] | None = None,
+    start: np.ndarray | None = None,
+    keep: Callable[[np.ndarray], None] | None = None,
 ) -> Fit:
     """Solve (K + ridge·I) α = y until ‖(K + ridge·I) α − y‖ ≤ tolerance·‖y‖ for every label column.
 
     `progress` sees the iteration and the largest relative residual. A fit that stops at `most_iterations` says so.
+    `keep` is given α after each iteration; a later fit with that `start` goes on from there.
     """
     if ridge.value == 0:
         raise ValueError("`ridge` must be positive for an iterative solve; use 1e-6, or a smaller training set")
@@ -133,25 +137,32 @@ def fit(
     def apply(v: np.ndarray) -> np.ndarray:
         return product(v) + shift * v
 
-    alpha, iterations = np.zeros_like(y), 0
-    residual = _residual(y, y)
+    alpha, iterations = np.zeros_like(y) if start is None else np.array(start, np.float64), 0
+    if alpha.shape != y.shape:
+        raise ValueError(f"`start` must have the shape of the labels, {y.shape}; got {alpha.shape}")
+    residual = _residual(y if start is None else y - apply(alpha), y)
     # The residual that the recursion carries drifts from the true one by rounding; so once it says "done" the true one
     # is computed, and the iteration started again from there if need be.
     while residual > tolerance and iterations < most_iterations:
         step, taken = _conjugate_gradients(
             apply,
             preconditioner.solve,
-            y - apply(alpha) if iterations else y,
+            y if iterations == 0 and start is None else y - apply(alpha),
             y,
             tolerance,
             most_iterations - iterations,
             progress,
+            None if keep is None else functools.partial(_kept, keep, alpha),
         )
         alpha, iterations = alpha + step, iterations + taken
         before, residual = residual, _residual(y - apply(alpha), y)
         if residual > before / 2:  # rounding, not iterations, is what is left
             break
     return Fit(alpha, residual, iterations, tolerance)
+
+
+def _kept(keep: Callable[[np.ndarray], None], alpha: np.ndarray, step: np.ndarray) -> None:
+    keep(alpha + step)
 
 
 def _residual(r: np.ndarray, y: np.ndarray) -> float:
@@ -167,6 +178,7 @@ def _conjugate_gradients(
     tolerance: float,
     most: int,
     progress: Callable[[int, float], None] | None,
+    keep: Callable[[np.ndarray], None] | None = None,
 ) -> tuple[np.ndarray, int]:
     """Conjugate gradients on every column of `right` at once, until the residual is small beside `y`."""
     alpha, r = np.zeros_like(right), right.copy()
@@ -188,6 +200,8 @@ def _conjugate_gradients(
         z = precondition(r)
         before, rz = rz, _dots(r, z)
         p = z + rz / np.where(before > 0, before, 1) * p
+        if keep is not None:
+            keep(alpha)
         if progress is not None:
             progress(iteration, residual)
     return alpha, iteration

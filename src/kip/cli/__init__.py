@@ -18,7 +18,7 @@ from cyclopts.config import Dict
 
 from kip import runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, transfer
+from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, reproduce, transfer
 
 BAD_INPUT, FAILED = 2, 1
 FULL_DISK = "; free some space, and go on with `--resume` where a checkpoint was kept"
@@ -43,6 +43,7 @@ def build(config: Sequence[Any] = ()) -> App:
         label_solve.label_solve,
         evaluate.evaluate,
         transfer.transfer,
+        reproduce.reproduce,
         bench.bench,
     ]
     for rank, command in enumerate(commands):

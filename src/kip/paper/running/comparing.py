@@ -1,0 +1,48 @@
+"""Claims put to the test: mean accuracies of trials, held against rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kip.paper.running.base import Result
+from kip.paper.works import Comparison, Rule
+
+RELATIONS = ("above", "alike", "share")
+
+
+def run(work: Comparison, results: Mapping[str, Result]) -> Result:
+    """The verdict on a claim, with the accuracies of every trial."""
+    rules = [
+        {"statement": rule.statement, "holds": _holds(rule, _mean(results, rule.left), _mean(results, rule.right))}
+        for rule in work.rules
+    ]
+    trials = {
+        name: {"mean": result.mean, "deviation": result.deviation, "accuracies": [100 * a for a in result.accuracies]}
+        for name, result in results.items()
+    }
+    deviations = tuple(dict.fromkeys(word for result in results.values() for word in result.deviations))
+    details = {"verdict": verdict([bool(rule["holds"]) for rule in rules]), "rules": rules, "trials": trials}
+    return Result((), sum(result.seconds for result in results.values()), deviations, details)
+
+
+def verdict(holds: list[bool]) -> str:
+    """What the rules come to together.
+
+    >>> verdict([True, False])
+    'holds in part'
+    """
+    return "holds" if all(holds) else "holds in part" if any(holds) else "does not hold"
+
+
+def _mean(results: Mapping[str, Result], name: str) -> float:
+    mean = results[name].mean
+    assert mean is not None
+    return mean
+
+
+def _holds(rule: Rule, left: float, right: float) -> bool:
+    if rule.relation == "above":
+        return left > right + rule.slack
+    if rule.relation == "alike":
+        return abs(left - right) <= rule.slack
+    return left >= rule.slack / 100 * right

@@ -1,0 +1,158 @@
+"""What is had in closed form: Label Solve on natural images, and KRR on the whole training set."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kip import large
+from kip.files import write_atomic
+from kip.grams import Kept, Store
+from kip.kernels import Kernel, kernel
+from kip.kernels.inner import InnerProductKernel
+from kip.krr import Ridge, accuracy
+from kip.labels import solve_labels
+from kip.paper.running.base import Context, Result, kept
+from kip.paper.running.data import Ready, ready
+from kip.paper.works import Solved, Whole, name
+from kip.sampling import Stream
+from kip.sets import LabelledSet
+from kip.stream import Plan, coefficients, predict
+
+COEFFICIENTS = "coefficients.bin"
+SAVE_EVERY = 60.0
+LARGE = 2_000
+LARGE_TILE = 15_000
+"""From `LARGE` support points on a fold of the QR costs more than its tile; so tiles are larger, and fewer."""
+
+
+def whole(work: Whole, context: Context) -> Result:
+    """KRR on the whole training set; the record says how far the conjugate gradients went."""
+    folder = context.folder / name(work)
+    outcome = kept(folder, lambda: _whole(work, folder, context))
+    (folder / COEFFICIENTS).unlink(missing_ok=True)
+    return Result((outcome["accuracy"],), outcome["seconds"], details=outcome["details"])
+
+
+def _whole(work: Whole, folder: Path, context: Context) -> dict[str, Any]:
+    data, spec = ready(context.load(work.data)), kernel(work.kernel)
+    saves = _Coefficients(folder / COEFFICIENTS, data.train.y.shape)
+    begun, before, start = saves.read(), saves.seconds, time.monotonic()
+
+    def progress(iteration: int, residual: float) -> None:
+        context.check()
+        if iteration % 20 == 0:
+            context.say(f"  iteration {iteration}: residual {residual:.1e}")
+
+    if len(data.train) <= large.DIRECT_LIMIT:
+        alpha = coefficients(spec, data.train.x, data.train.y, Ridge())
+        reached: dict[str, Any] = {"solver": "Cholesky"}
+    else:
+        fit = large.fit(spec, data.train, progress=progress, start=begun, keep=saves)
+        alpha = fit.alpha
+        reached = {
+            "solver": "conjugate gradients",
+            "residual": fit.residual,
+            "tolerance": fit.tolerance,
+            "iterations": fit.iterations,
+        }
+    scores = predict(spec, data.train.x, alpha, data.test.x)
+    return {
+        "accuracy": accuracy(scores, data.test_codes),
+        "seconds": before + time.monotonic() - start,
+        "details": reached,
+    }
+
+
+class _Coefficients:
+    """Coefficients on disk, written every so often, with the seconds that they took."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.path, self.shape = path, shape
+        self.seconds = 0.0
+        self._start = self._last = time.monotonic()
+
+    def read(self) -> np.ndarray | None:
+        """What a killed fit left; None where it left nothing, or something else."""
+        if not self.path.is_file() or self.path.stat().st_size != 8 * (1 + math.prod(self.shape)):
+            return None
+        values = np.fromfile(self.path)
+        self.seconds = float(values[0])
+        return values[1:].reshape(self.shape)
+
+    def __call__(self, alpha: np.ndarray) -> None:
+        now = time.monotonic()
+        if now - self._last >= SAVE_EVERY:
+            spent = np.array([self.seconds + now - self._start])
+            write_atomic(self.path, spent.tobytes(), np.ascontiguousarray(alpha).tobytes())
+            self._last = now
+
+
+def solved(work: Solved, context: Context) -> Result:
+    """Label Solve, a sample a seed; with `tested`, predicted by that kernel."""
+    data: Ready | None = None
+    outcomes = []
+    for seed in work.seeds:
+        context.check()
+        folder = context.folder / name(work) / f"s{seed}"
+
+        def compute(seed: int = seed) -> dict[str, Any]:
+            nonlocal data
+            data = data or ready(context.load(work.data), work.preprocess)
+            return _solved(work, seed, data, context)
+
+        outcomes.append(kept(folder, compute))
+        context.say(f"  sample {seed}: {100 * outcomes[-1]['accuracy']:.2f} %, {outcomes[-1]['seconds']:.0f} s")
+    accuracies = tuple(outcome["accuracy"] for outcome in outcomes)
+    return Result(accuracies, sum(outcome["seconds"] for outcome in outcomes))
+
+
+def _solved(work: Solved, seed: int, data: Ready, context: Context) -> dict[str, Any]:
+    start = time.monotonic()
+    own = _watched(work.kernel, context)
+    tested = own if work.tested is None else _watched(work.tested, context)
+    targets = data.train
+    if work.targets is not None and work.targets < len(targets):
+        targets = targets.take(np.sort(data.draw(work.targets, seed=seed, stream=Stream.TARGET)))
+    support = data.train.take(data.draw(work.size, seed=seed))
+    plan = Plan(tile=LARGE_TILE) if work.size >= LARGE else Plan()
+    y = support.y
+    if not work.natural:
+        y = solve_labels([own], support.x, targets, Ridge(), plan=plan).y
+    scores = _scores(tested, LabelledSet(support.x, y), data.test.x)
+    return {"accuracy": accuracy(scores, data.test_codes), "seconds": time.monotonic() - start}
+
+
+def _scores(spec: Kernel, support: LabelledSet, x: np.ndarray) -> np.ndarray:
+    return predict(spec, support.x, coefficients(spec, support.x, support.y, Ridge()), x)
+
+
+def _watched(spec: str, context: Context) -> Kernel:
+    """The kernel; one that takes long keeps its Gram matrices, tile by tile, so that a killed cell goes on."""
+    found = kernel(spec)
+    if isinstance(found, InnerProductKernel):
+        return found
+    store = Store(context.folder / "grams", say=context.say)
+    return Kept(found, store, progress=_reporter(spec, context))
+
+
+def _reporter(spec: str, context: Context) -> Callable[[int, bool], None]:
+    start, pairs, said = time.monotonic(), 0, 0.0
+
+    def progress(count: int, fresh: bool) -> None:
+        nonlocal pairs, said
+        context.check()
+        if not fresh:
+            return
+        pairs += count
+        spent = time.monotonic() - start
+        if spent - said > 60:
+            said = spent
+            context.say(f"  {spec}: {pairs:,} pairs, {1000 * spent / pairs:.2f} ms a pair")
+
+    return progress

@@ -1,0 +1,190 @@
+"""Random subsets: all kernels and sizes of a draw at once, since they share their inner products.
+
+The subsets of a draw are nested: the first n points of one order. Each cell still sees 20 independent subsets; only
+cells of one column share draws. K_ss is in float64, K_ts in float32, as everywhere in this package; but the linear
+kernel, rank-deficient beyond d points and nearly so before, predicts by its weights in float64, where α would be so
+large that the rounding of K_ts drowned the prediction.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from kip.data import Dataset
+from kip.data.preprocess import fit
+from kip.kernels import kernel
+from kip.kernels.base import precision
+from kip.kernels.inner import InnerProductKernel, Profile
+from kip.krr import Ridge, accuracy, cholesky, cholesky_solve
+from kip.paper.running.base import Context, Result, kept
+from kip.paper.works import Subset
+from kip.sampling import Stream, generator
+from kip.sets import one_hot
+
+ROWS = 256
+"""Rows of inner products that are made kernel values at a time."""
+
+
+def run(works: Sequence[Subset], context: Context) -> dict[Subset, Result]:
+    """Measure works of one data set and one way of drawing together."""
+    found: dict[Subset, list[dict[str, Any]]] = {work: [] for work in works}
+    pool: _Pool | None = None
+    for draw in sorted({seed for work in works for seed in work.seeds}):
+        context.check()
+        wanted = [work for work in works if draw in work.seeds]
+        folders = {work: context.folder / _name(work) / f"draw-{draw}" for work in wanted}
+        missing = [work for work in wanted if not (folders[work] / "outcome.json").is_file()]
+        if missing:
+            pool = pool or _Pool(context.load(works[0].data), max(work.size for work in works))
+            start = time.monotonic()
+            measured = dict(pool.measure(missing, draw))
+            for work, outcome in measured.items():
+                kept(folders[work], lambda outcome=outcome: outcome)  # type: ignore[misc]
+            spent = time.monotonic() - start
+            context.say(f"{works[0].data}: draw {draw}, {len(missing)} cells in {spent:.0f} s")
+        for work in wanted:
+            found[work].append(kept(folders[work], dict))
+    return {
+        work: Result(tuple(each["accuracy"] for each in outcomes), sum(each["seconds"] for each in outcomes))
+        for work, outcomes in found.items()
+    }
+
+
+def _name(work: Subset) -> str:
+    way = "balanced" if work.balanced else "unbalanced"
+    return f"subset-{work.data}-{work.kernel.replace(':', '-')}-{work.size}-{way}"
+
+
+def order(codes: np.ndarray, size: int, *, balanced: bool, draw: int) -> np.ndarray:
+    """Rows whose first n are a random subset for every n; class-balanced at every multiple of the classes."""
+    rng = generator(0, Stream.BASELINE, draw)
+    if not balanced:
+        return rng.permutation(len(codes))[:size]
+    members = [rng.permutation(np.flatnonzero(codes == c)) for c in np.unique(codes)]
+    deep = -(-size // len(members))
+    short = min(map(len, members))
+    if deep > short:
+        raise ValueError(
+            f"`size` must be at most {short * len(members)} for balanced subsets of these data; got {size}"
+        )
+    return np.stack([rows[:deep] for rows in members], axis=1).reshape(-1)[:size]
+
+
+class _Pool:
+    """A data set, preprocessed in float64 and flattened, and room for the matrices of a draw.
+
+    They are gigabytes; taken anew for each kernel and size, finding room would take as long as computing.
+    """
+
+    def __init__(self, dataset: Dataset, most: int) -> None:
+        self.fitted, self.dataset = fit("standard", dataset.x_train, dtype=np.dtype(np.float64)), dataset
+        self.x_test = _flat(self.fitted.apply(dataset.x_test))
+        self.rooms = _Rooms(most, len(self.x_test))
+
+    def measure(self, works: Sequence[Subset], draw: int) -> Iterator[tuple[Subset, dict[str, Any]]]:
+        """The accuracy of each work at one draw, with the seconds it took beside what is shared."""
+        most = max(work.size for work in works)
+        rows = order(self.dataset.y_train, most, balanced=works[0].balanced, draw=draw)
+        start = time.monotonic()
+        drawn = _Draw(
+            _flat(self.fitted.apply(self.dataset.x_train[rows])),
+            one_hot(self.dataset.y_train[rows], len(self.dataset.classes), np.float64),
+            self.x_test,
+            self.rooms,
+        )
+        shared = (time.monotonic() - start) / len(works)
+        for spec in dict.fromkeys(work.kernel for work in works):
+            own = [work for work in works if work.kernel == spec]
+            start = time.monotonic()
+            scores = drawn.linear if spec == "linear" else drawn.model(spec)
+            prepared = (time.monotonic() - start) / len(own)
+            for work in own:
+                start = time.monotonic()
+                reached = accuracy(scores(work.size), self.dataset.y_test)
+                yield work, {"accuracy": reached, "seconds": shared + prepared + time.monotonic() - start}
+
+
+class _Rooms:
+    """Memory for the largest draw, of which smaller ones take the beginning."""
+
+    def __init__(self, support: int, tests: int) -> None:
+        self._rooms = {
+            name: np.empty(support * rows, dtype)
+            for name, rows, dtype in (
+                ("q_ss", support, np.float64),
+                ("k_ss", support, np.float64),
+                ("a", support, np.float64),
+                ("q_ts", tests, np.float32),
+                ("k_ts", tests, np.float32),
+            )
+        }
+
+    def __call__(self, name: str, rows: int, columns: int) -> np.ndarray:
+        return self._rooms[name][: rows * columns].reshape(rows, columns)
+
+
+class _Draw:
+    """One order of points with the inner products, divided by d, that every kernel and every prefix share."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, x_test: np.ndarray, rooms: _Rooms) -> None:
+        self.x, self.y, self.x_test, self.rooms = x, y, x_test, rooms
+        n, self.d = x.shape
+        narrow = x_test.astype(np.float32)
+        self.q_ss = np.matmul(x, x.T, out=rooms("q_ss", n, n))
+        self.q_ts = np.matmul(narrow, x.astype(np.float32).T, out=rooms("q_ts", len(narrow), n))
+        self.q_ss /= self.d
+        self.q_ts /= self.d
+        self.n_s, self.n_t = np.diagonal(self.q_ss).copy(), np.sum(narrow**2, axis=1) / np.float32(self.d)
+
+    def model(self, spec: str) -> Callable[[int], np.ndarray]:
+        """Scores of the test points by the first n points, as a function of n."""
+        k_ss, k_ts = self.rooms("k_ss", *self.q_ss.shape), self.rooms("k_ts", *self.q_ts.shape)
+        _kernel_values(spec, self.q_ss, self.n_s, self.n_s, self.d, k_ss)
+        _kernel_values(spec, self.q_ts, self.n_t, self.n_s.astype(np.float32), self.d, k_ts)
+
+        def scores(n: int) -> np.ndarray:
+            alpha = self._solve(k_ss[:n, :n], self.y[:n])
+            return k_ts[:, :n] @ alpha.astype(np.float32)
+
+        return scores
+
+    def linear(self, n: int) -> np.ndarray:
+        """The same for the linear kernel by its weights Xᵀα, had from the smaller of the two normal equations."""
+        x, y = self.x[:n], self.y[:n]
+        if n <= self.d:
+            return self.x_test @ (x.T @ self._solve(self.q_ss[:n, :n] * self.d, y))
+        a = x.T @ x
+        a.flat[:: self.d + 1] += Ridge().value * self.d * np.mean(self.n_s[:n])
+        return self.x_test @ cholesky_solve(cholesky(a), x.T @ y)
+
+    def _solve(self, k_ss: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(K_ss + ridge·I)⁻¹ y, in room that is there already."""
+        a = self.rooms("a", *k_ss.shape)
+        a[:] = k_ss
+        a.flat[:: len(a) + 1] += Ridge().of(k_ss)
+        return cholesky_solve(cholesky(a), y)
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1)
+
+
+def _kernel_values(spec: str, q: np.ndarray, n1: np.ndarray, n2: np.ndarray, d: int, out: np.ndarray) -> None:
+    """Write K into `out`, from inner products and squared norms, all divided by d."""
+    found = kernel(spec)
+    assert isinstance(found, InnerProductKernel)
+    with precision(q.dtype):
+        for start in range(0, len(q), ROWS):
+            part = slice(start, start + ROWS)
+            out[part] = _profiled(found.profile, d, found.params, q[part], n1[part, None], n2[None, :])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _profiled(profile: Profile, d: int, params: Any, q: jax.Array, n1: jax.Array, n2: jax.Array) -> jax.Array:
+    return profile(params, q, n1, n2, d)

@@ -1,0 +1,38 @@
+"""What was measured so far, read from the result files: what the page and its figures are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kip.paper import costs, status, store
+from kip.paper.recipes import Recipe, recipes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything a page is made from: recipes, the newest record and the status of each cell."""
+
+    recipes: Sequence[Recipe]
+    records: Mapping[str, store.Record]
+    statuses: Mapping[str, str]
+
+    def mean(self, cell: str) -> float | None:
+        """The measured mean of a cell, in per cent."""
+        return self.records[cell]["measured"]["mean"] if cell in self.records else None
+
+    def deviation(self, cell: str) -> float | None:
+        """Its standard deviation, where there were several runs."""
+        return self.records[cell]["measured"]["deviation"] if cell in self.records else None
+
+
+def read(results: Path) -> Measured:
+    """What was measured so far, as the files in `results` have it."""
+    rates = costs.read(results)
+    records: dict[str, store.Record] = {}
+    statuses: dict[str, str] = {}
+    for recipe in recipes():
+        records |= store.newest(results, recipe.id)
+        statuses |= status.of_recipe(recipe, results, rates)
+    return Measured(recipes(), records, statuses)

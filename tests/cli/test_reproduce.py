@@ -1,0 +1,84 @@
+"""`kip reproduce`: lists, runs a cell and writes it down, says where it stands, refuses what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kip.cli import main
+from kip.paper import recipes, store, works
+
+TINY = recipes.Recipe(
+    id="tiny",
+    title="Tiny",
+    cells=(
+        recipes.Cell(id="tiny/rbf-10", work=works.Subset(data="digits", kernel="rbf", size=10, seeds=(0, 1))),
+        recipes.Cell(id="tiny/kip-10", work=works.Kip(data="digits", kernel="rbf", size=10, steps=5), setting="ours"),
+    ),
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = recipes.recipes()
+    monkeypatch.setattr(recipes, "recipes", lambda: (*real, TINY))
+
+
+def run(folder: Path, *tokens: str) -> int:
+    return main(["reproduce", *tokens, "--results", str(folder / "results"), "--work", str(folder / "work")])
+
+
+def test_without_a_name_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    out = capsys.readouterr().out
+    assert all(each.id in out for each in recipes.recipes())
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_cell_is_run_written_down_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "tiny", "--cells", "rbf-10") == 0
+    assert "tiny/rbf-10 (paper): " in capsys.readouterr().out
+    (record,) = store.read(tmp_path / "results", "tiny")
+    assert record["seeds"] == [0, 1]
+    assert len(record["accuracies"]) == 2
+    assert record["measured"]["mean"] == pytest.approx(sum(record["accuracies"]) / 2, abs=1e-3)
+    assert (tmp_path / "results" / "README.md").is_file()
+    assert run(tmp_path, "tiny", "--setting", "paper") == 0
+    assert "1 of 1 cells have a result" in capsys.readouterr().out
+    assert run(tmp_path, "tiny", "--setting", "paper", "--again") == 0
+    assert len(store.read(tmp_path / "results", "tiny")) == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_learning_cell_from_beginning_to_end(tmp_path: Path) -> None:
+    assert run(tmp_path, "tiny", "--setting", "ours", "--time-budget", "5m") == 0
+    (record,) = store.read(tmp_path / "results", "tiny")
+    assert record["details"]["steps"] == [5]
+    assert record["details"]["options"]["labels"] == "auto"
+    assert 10 < record["measured"]["mean"] <= 100
+
+
+def test_status_counts_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--status") == 0
+    out = capsys.readouterr().out
+    assert str(sum(len(each.cells) for each in recipes.recipes())) in out  # all of them, not run
+    assert "not run" in out
+    assert (tmp_path / "results" / "README.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["mnist-baseline"], "try mnist-baselines"),
+        (["mnist-baselines", "--cells", "rbf-kip-11"], "try rbf-kip-10"),
+        (["--cells", "rbf-kip-10"], "needs the recipe"),
+        (["mnist-baselines", "--setting", "theirs"], "paper or ours"),
+        (["all", "--time-budget", "soon"], "--time-budget"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: list, words: str) -> None:
+    assert run(tmp_path, *tokens) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,213 @@
+"""Cells run from beginning to end on a small slice of the digits; a killed one goes on to the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kip import large
+from kip.data import Dataset, load
+from kip.data.preprocess import fit
+from kip.kernels import kernel
+from kip.krr import Ridge, accuracy
+from kip.paper import running, works
+from kip.paper.recipes import Cell
+from kip.paper.running import Context, StoppedError, solving
+from kip.paper.running.subsets import order
+from kip.sets import one_hot
+from kip.stream import coefficients
+
+
+@functools.cache
+def digits() -> Dataset:
+    whole = load("digits")
+    return dataclasses.replace(
+        whole,
+        x_train=whole.x_train[:400],
+        y_train=whole.y_train[:400],
+        x_test=whole.x_test[:100],
+        y_test=whole.y_test[:100],
+    )
+
+
+def context(folder: Path, stop=lambda: False) -> Context:
+    return Context(folder, lambda _: digits(), lambda _: None, stop)
+
+
+KIP = works.Kip(
+    data="digits",
+    kernel="rbf",
+    size=10,
+    labels="fixed",
+    augment="none",
+    steps=30,
+    batch=100,
+    learning_rate=0.05,
+    schedule="constant",
+    judge_every=5,
+    checkpoints=3,
+)
+
+
+def test_subsets_of_a_draw_equal_kernel_ridge_regression_one_by_one(tmp_path: Path) -> None:
+    cells = [
+        Cell(id=f"x/{spec}-{size}", work=works.Subset(data="digits", kernel=spec, size=size, seeds=(0, 1)))
+        for spec in ("linear", "rbf", "fc1:standard=1024")
+        for size in (10, 60, 100)  # digits have 64 pixels: fewer points than pixels, and more
+    ]
+    found = {cell.work: result for cell, result in running.measure(cells, context(tmp_path))}
+    data = digits()
+    fitted = fit("standard", data.x_train, dtype=np.dtype(np.float64))
+    x_test = fitted.apply(data.x_test)
+    for work, result in found.items():
+        assert isinstance(work, works.Subset)
+        for draw, reached in zip(work.seeds, result.accuracies, strict=True):
+            rows = order(data.y_train, work.size, balanced=True, draw=draw)
+            x, y = fitted.apply(data.x_train[rows]), one_hot(data.y_train[rows], 10, np.float64)
+            spec = kernel(work.kernel)
+            scores = spec.gram(x_test, x) @ coefficients(spec, x, y, Ridge())
+            assert reached == accuracy(scores, data.y_test)
+
+
+def test_every_prefix_of_a_balanced_order_is_balanced() -> None:
+    codes = digits().y_train
+    rows = order(codes, 200, balanced=True, draw=3)
+    assert len(set(rows.tolist())) == 200
+    for size in (10, 20, 40, 160, 200):
+        assert set(np.bincount(codes[rows[:size]], minlength=10)) == {size // 10}
+    free = order(codes, 200, balanced=False, draw=3)
+    assert len(set(free.tolist())) == 200
+    with pytest.raises(ValueError, match="at most"):
+        order(codes, 400, balanced=True, draw=0)
+
+
+def test_a_subset_measured_before_is_not_measured_again(tmp_path: Path) -> None:
+    work = works.Subset(data="digits", kernel="rbf", size=20, seeds=(0, 1, 2))
+    first = running.run(work, context(tmp_path))
+    no_data = Context(tmp_path, lambda _: pytest.fail("data were read again"), lambda _: None)
+    assert running.run(work, no_data) == first
+
+
+def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    unbroken = running.run(KIP, context(tmp_path / "a"))
+    calls = iter(range(1000))
+
+    def soon() -> bool:
+        return next(calls) > 12
+
+    with pytest.raises(StoppedError):
+        running.run(KIP, context(tmp_path / "b", soon))
+    assert list((tmp_path / "b").rglob("checkpoint-*.safetensors"))
+    assert not list((tmp_path / "b").rglob("learned.json"))
+    resumed = running.run(KIP, context(tmp_path / "b"))
+    assert resumed.accuracies == unbroken.accuracies
+    assert resumed.details == unbroken.details
+    assert len(resumed.accuracies) == KIP.checkpoints
+    assert resumed.deviations == ()
+
+
+def test_a_run_out_of_time_says_how_many_steps_it_took(tmp_path: Path) -> None:
+    short = dataclasses.replace(KIP, steps=1_000_000, seconds=0.5, judge_every=1_000_000)
+    result = running.run(short, context(tmp_path))
+    (deviation,) = result.deviations
+    assert deviation.endswith(" of 1,000,000 steps (0 minutes)")
+    assert result.details["steps"][0] < 1_000_000
+
+
+def test_a_learned_set_is_scored_with_other_kernels_and_in_parts(tmp_path: Path) -> None:
+    once = dataclasses.replace(KIP, checkpoints=1)
+    same = running.run(once, context(tmp_path))
+    other = running.run(dataclasses.replace(once, tested=("fc1", "linear")), context(tmp_path))
+    assert set(other.details["by_kernel"]) == {"fc1", "linear"}
+    assert other.mean == pytest.approx(np.mean(list(other.details["by_kernel"].values())))
+    assert len(list(tmp_path.rglob("learned.json"))) == 1  # both scored one learning
+    part = running.run(works.Part(of=once, size=10, seeds=(0,)), context(tmp_path))
+    assert part.accuracies == same.accuracies  # all ten of ten
+
+
+def test_labels_are_solved_and_the_whole_training_set_fits(tmp_path: Path) -> None:
+    solved = works.Solved(data="digits", kernel="fc1", size=20, seeds=(0, 1))
+    result = running.run(solved, context(tmp_path))
+    plain = running.run(dataclasses.replace(solved, natural=True), context(tmp_path))
+    assert result.mean is not None
+    assert plain.mean is not None
+    assert result.mean > plain.mean
+    whole = running.run(works.Whole(data="digits", kernel="fc1"), context(tmp_path))
+    assert whole.mean is not None
+    assert whole.mean > result.mean
+    assert whole.details == {"solver": "Cholesky"}
+
+
+def test_a_killed_fit_of_the_whole_training_set_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "DIRECT_LIMIT", 100)
+    monkeypatch.setattr(solving, "SAVE_EVERY", 0.0)
+    work = works.Whole(data="digits", kernel="fc1")
+    unbroken = running.run(work, context(tmp_path / "a"))
+    calls = iter(range(1000))
+    with pytest.raises(StoppedError):
+        running.run(work, context(tmp_path / "b", lambda: next(calls) > 2))
+    (saved,) = (tmp_path / "b").rglob(solving.COEFFICIENTS)
+    resumed = running.run(work, context(tmp_path / "b"))
+    assert resumed.details["iterations"] < unbroken.details["iterations"]
+    assert resumed.details["residual"] <= resumed.details["tolerance"]
+    assert resumed.accuracies == unbroken.accuracies
+    assert not saved.exists()
+
+
+def test_a_kernel_that_takes_long_keeps_its_tiles(tmp_path: Path) -> None:
+    work = works.Solved(data="digits", kernel="conv1:nngp", size=10, targets=100, seeds=(0,))
+    first = running.run(work, context(tmp_path))
+    tiles = sorted((tmp_path / "grams").iterdir())
+    assert tiles
+    (next(tmp_path.glob("solved-*")) / "s0" / "outcome.json").unlink()
+    assert running.run(work, context(tmp_path)).accuracies == first.accuracies
+    assert sorted((tmp_path / "grams").iterdir()) == tiles
+
+
+def test_a_comparison_gives_a_verdict_from_its_trials(tmp_path: Path) -> None:
+    small, large = (works.Subset(data="digits", kernel="rbf", size=n, seeds=(0, 1)) for n in (10, 100))
+    trials = (works.Trial(name="small", work=small), works.Trial(name="large", work=large))
+    above = works.Rule(statement="more do better", left="large", relation="above", right="small")
+    below = works.Rule(statement="fewer do better", left="small", relation="above", right="large")
+    share = works.Rule(statement="at least a tenth", left="small", relation="share", right="large", slack=10)
+    alike = works.Rule(statement="the same", left="small", relation="alike", right="small", slack=0)
+
+    def verdict(*rules: works.Rule) -> str:
+        result = running.run(works.Comparison(trials=trials, rules=rules), context(tmp_path))
+        assert result.mean is None
+        assert set(result.details["trials"]) == {"small", "large"}
+        return str(result.details["verdict"])
+
+    assert verdict(above, share, alike) == "holds"
+    assert verdict(above, below) == "holds in part"
+    assert verdict(below) == "does not hold"
+
+
+def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -> None:
+    pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    network = works.Network(
+        data="digits",
+        net="fc1",
+        support=works.Natural(data="digits", size=50),
+        losses=("mse", "xent"),
+        optimiser="adam",
+        learning_rates=(1e-2,),
+        steps=20,
+        width=64,
+        watch=100,
+        watch_every=10,
+        seeds=(0, 1),
+    )
+    plain = running.run(network, context(tmp_path))
+    assert len(plain.accuracies) == 2
+    assert plain.mean is not None
+    assert plain.mean > 30
+    assert plain.details["chosen"]["loss"] in network.losses
+    noisy = dataclasses.replace(network, support=works.Natural(data="digits", size=50, corruption=0.9))
+    assert running.run(noisy, context(tmp_path)).mean < plain.mean
+    learned = dataclasses.replace(network, support=dataclasses.replace(KIP, seconds=None))
+    assert len(running.run(learned, context(tmp_path)).accuracies) == 2
