@@ -41,16 +41,27 @@ memo = Memo(MEMO_BYTES)
 
 
 class Side(NamedTuple):
-    """Images as rows of numbers, channels first, their own variances d at every ReLU, and that at the read-in."""
+    """Images (n, h, w, ch) and, by rows, their own variances d at every ReLU, and last that at the read-in."""
+
+    x: np.ndarray
+    own: np.ndarray
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The variance at the read-in."""
+        return self.own[:, -1]
+
+    def rows(self) -> np.ndarray:
+        """The images as rows of numbers, channels first."""
+        return np.ascontiguousarray(self.x.transpose(0, 3, 1, 2)).reshape(len(self.x), -1)
+
+
+class Bars(NamedTuple):
+    """Cotangents of images as rows of numbers, channels first, of their variances d, and of that at the read-in."""
 
     x: np.ndarray
     d: np.ndarray
     variance: np.ndarray
-
-    def roots(self) -> tuple[np.ndarray, np.ndarray]:
-        """√d and 1/√d, the latter 0 where d is."""
-        s = np.sqrt(self.d)
-        return s, np.divide(1, s, out=np.zeros_like(s), where=s > 0)
 
 
 class NumbaPlanesKernel(NetworkKernel):
@@ -102,12 +113,12 @@ class NumbaPlanesKernel(NetworkKernel):
 
         def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
             cotangent = np.asarray(cotangent, np.float64)
-            bars = Side(np.zeros(side.x.shape), np.zeros(side.d.shape), np.zeros(len(a)))
+            bars = engine.no_bars(len(a))
             for n, (tile, tile_sums) in enumerate(zip(tiles, sums, strict=True)):
                 targets = kept[n] if n in kept else engine.side(b[tile], remember=True)
                 sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
                 x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars)
-                bars = Side(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
+                bars = Bars(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
             return engine.images(engine.pull_own(side, bars)).astype(x1.dtype).reshape(x1.shape), {}
 
         return k, pull
@@ -118,8 +129,7 @@ class NumbaPlanesKernel(NetworkKernel):
         k = np.empty(len(x), x.dtype)
         for tile in engine.tiles(x):
             side = engine.side(x[tile], remember=True)
-            pairs = Side(side.x[:0], side.d[:0], side.variance)
-            k[tile] = engine.read_out(engine.own_sums(side, nngp=self.nngp), pairs, pairs)
+            k[tile] = engine.read_out(engine.own_sums(side, nngp=self.nngp), side, side)
         return k
 
     def _engine(self, x: np.ndarray) -> tuple[_Engine, np.ndarray]:
@@ -156,7 +166,7 @@ class _Engine:
 
     def __init__(self, kernel: NumbaPlanesKernel, shape: tuple[int, ...], dtype: Any) -> None:
         self.network, self.nngp, self.shape, self.dtype = kernel.network, kernel.nngp, shape, np.dtype(dtype)
-        self.lanes = lanes_of(dtype)
+        self.lanes, self.size = lanes_of(dtype), int(np.prod(shape))
         self.params = {"weight_variance": kernel.weight_variance, "bias_variance": kernel.bias_variance}
         self.recipe = Recipe(kernel.network, kernel.nngp, kernel.width)
         self.tangents = self.recipe.tangents(shape, self.params)
@@ -172,7 +182,7 @@ class _Engine:
 
     def tiles(self, x: np.ndarray) -> Iterator[slice]:
         """Tiles of targets that fit `TARGET_BYTES` once packed."""
-        bytes_each = self.dtype.itemsize * (int(np.prod(self.shape)) + 2 * self.maps)
+        bytes_each = self.dtype.itemsize * (self.size + 2 * self.maps)
         size = max(1, TARGET_BYTES // (bytes_each * self.lanes)) * self.lanes
         return (slice(first, min(first + size, len(x))) for first in range(0, len(x), size))
 
@@ -180,29 +190,30 @@ class _Engine:
 
     def side(self, x: np.ndarray, *, remember: bool) -> Side:
         """The images with their own variances, computed or remembered."""
-        rows = np.ascontiguousarray(x.transpose(0, 3, 1, 2)).reshape(len(x), int(np.prod(self.shape)))
         if self.maps == 0 and not self.needs_variance:
-            return Side(rows, np.zeros((len(x), 0), self.dtype), np.zeros(len(x), self.dtype))
-        own = self._remembered(x) if remember else self._own(rows)
-        return Side(rows, np.ascontiguousarray(own[:, :-1]), own[:, -1])
+            return Side(x, np.zeros((len(x), 1), self.dtype))
+        return Side(x, self._remembered(x) if remember else self._own(x))
+
+    def no_bars(self, n: int) -> Bars:
+        """Cotangents of `n` images, all 0."""
+        return Bars(np.zeros((n, self.size)), np.zeros((n, self.maps)), np.zeros(n))
 
     def images(self, rows: np.ndarray) -> np.ndarray:
         """Rows of numbers, channels first, as images."""
         height, width, ch = self.shape
         return rows.reshape(-1, ch, height, width).transpose(0, 2, 3, 1)
 
-    def _own(self, rows: np.ndarray) -> np.ndarray:
+    def _own(self, x: np.ndarray) -> np.ndarray:
         """Own variances d, and last that at the read-in (0 where no ReLU follows it): (n, maps + 1)."""
-        out = np.zeros((len(rows), self.maps + 1), self.dtype)
-        for tile in self.tiles(rows):
+        out = np.zeros((len(x), self.maps + 1), self.dtype)
+        for tile in self.tiles(x):
             if self.maps:
-                y = pack(rows[tile])
+                y = self._images(x[tile])
                 d = aligned(len(y), self.maps * self.lanes, dtype=self.dtype)
                 self._run(_each(planes_jit.OWN, len(y)), own=True, y=y, maps=d)
-                out[tile, :-1] = unpack(d, len(rows[tile]))
+                out[tile, :-1] = unpack(d, len(x[tile]))
             if self.needs_variance:
-                side = Side(rows[tile], np.ascontiguousarray(out[tile, :-1]), out[tile, -1])
-                out[tile, -1] = self.own_sums(side, nngp=True)[0]
+                out[tile, -1] = self.own_sums(Side(x[tile], out[tile]), nngp=True)[0]
         return out
 
     def _remembered(self, x: np.ndarray) -> np.ndarray:
@@ -215,15 +226,14 @@ class _Engine:
         direct, mirrored = hashes[:, :2], hashes[:, 2:]
         turn = (mirrored[:, 0] < direct[:, 0]) & mirrors(self.network, self.shape)
         chosen = np.where(turn[:, None], mirrored, direct)
-        name = (self.network, *self.params.values(), self.shape, self.dtype.str)
+        # a string, whose hash Python keeps, rather than the tuple itself
+        name = str((self.network.layers, *map(float, self.params.values()), self.shape, self.dtype.str))
         keys = [(name, int(a), int(b)) for a, b in chosen]
         found = memo.find(keys)
         missing = [n for n, row in enumerate(found) if row is None]
         out = np.empty((len(x), self.maps + 1), self.dtype)
         if missing:
-            seen_so = np.where(turn[missing, None, None, None], x[missing, :, ::-1], x[missing])
-            rows = np.ascontiguousarray(seen_so.transpose(0, 3, 1, 2)).reshape(len(missing), -1)
-            out[missing] = self._own(rows)
+            out[missing] = self._own(np.where(turn[missing, None, None, None], x[missing, :, ::-1], x[missing]))
             memo.keep([keys[n] for n in missing], out[missing])
         for n, row in enumerate(found):
             if row is not None:
@@ -276,12 +286,12 @@ class _Engine:
             for share, j in enumerate(starts)
             for i in range(0, n, step)
         ]
-        x_bar, d_bar = (np.zeros((n * len(starts), m)) for m in (side.x.shape[1], self.maps))
+        x_bar, d_bar = (np.zeros((n * len(starts), m)) for m in (self.size, self.maps))
         padded = self._padded(bars, blocks)
         self._run(tasks, nngp=self.nngp, bars=padded, x_bar=x_bar, d_bar=d_bar, **arrays)
-        return x_bar.reshape(n, len(starts), side.x.shape[1]).sum(1), d_bar.reshape(n, len(starts), self.maps).sum(1)
+        return x_bar.reshape(n, len(starts), self.size).sum(1), d_bar.reshape(n, len(starts), self.maps).sum(1)
 
-    def pull_own(self, side: Side, bars: Side) -> np.ndarray:
+    def pull_own(self, side: Side, bars: Bars) -> np.ndarray:
         """Cotangents of images, of their variances d and of that at the read-in to one of the images alone."""
         n, x_bar, d_bar = len(side.x), bars.x, bars.d
         if self.needs_variance:
@@ -289,7 +299,7 @@ class _Engine:
             x_bar, d_bar = x_bar + x_more, d_bar + d_more
         if self.maps == 0 or n == 0:
             return x_bar
-        y, maps_bar = pack(side.x), pack(d_bar.astype(self.dtype))
+        y, maps_bar = self._images(side.x), pack(d_bar.astype(self.dtype))
         maps, image_bar = np.empty_like(maps_bar), np.empty_like(y)
         self._run(_each(planes_jit.OWN, len(y)), own=True, y=y, maps=maps, maps_bar=maps_bar, image_bar=image_bar)
         return x_bar + unpack(image_bar, n)
@@ -299,7 +309,7 @@ class _Engine:
         arrays = self._targets(side)
         blocks = len(arrays["y"])
         bars = self._padded(np.stack([bar, np.zeros_like(bar)])[:, None], blocks)
-        x_bar, d_bar = (np.zeros((blocks, m * self.lanes)) for m in (side.x.shape[1], self.maps))
+        x_bar, d_bar = (np.zeros((blocks, m * self.lanes)) for m in (self.size, self.maps))
         self._run(_each(planes_jit.BACK, blocks), bars=bars, x_bar=x_bar, d_bar=d_bar, **arrays)
         # the image stands on both sides, and the derivative to either is the same
         return 2 * unpack(x_bar, len(bar), self.lanes), 2 * unpack(d_bar, len(bar), self.lanes)
@@ -311,12 +321,21 @@ class _Engine:
         return out
 
     def _support(self, side: Side) -> dict[str, Any]:
-        s, r = side.roots()
-        return {"x": side.x, "xs": s, "xr": r}
+        s = np.sqrt(side.own[:, : self.maps])
+        r = np.divide(1, s, out=np.zeros_like(s), where=s > 0)
+        return {"x": side.rows() * self.dtype.type(1 / self.shape[2]), "xs": s * self.dtype.type(0.5), "xr": r}
 
     def _targets(self, side: Side) -> dict[str, Any]:
-        s, r = side.roots()
-        return {"y": pack(side.x), "ys": pack(s), "yr": pack(r)}
+        """The images in blocks of lanes, with √d and 1/√d (0 where d is) of as many variances as `side` has."""
+        n, maps = len(side.x), min(side.own.shape[1], self.maps)
+        blocks, images = -(-n // self.lanes), np.ascontiguousarray(side.x).reshape(n, -1, self.shape[2])
+        y, s, r = (aligned(blocks, m * self.lanes, dtype=self.dtype) for m in (self.size, maps, maps))
+        spread(blocks, lambda _, j: planes_jit.pack(images, side.own, y[j], s[j], r[j], j))
+        return {"y": y, "ys": s, "yr": r}
+
+    def _images(self, x: np.ndarray) -> np.ndarray:
+        """The images in blocks of lanes."""
+        return self._targets(Side(x, np.empty((len(x), 0), self.dtype)))["y"]
 
     def _run(self, tasks: Sequence[tuple[int, ...]], *, own: bool = False, nngp: bool = True, **arrays: Any) -> None:
         """Do the tasks of `planes_jit.run` on all cores."""

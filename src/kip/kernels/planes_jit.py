@@ -104,6 +104,24 @@ def load(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def load_support(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """Number `index` of a support image in every lane; of an array of vectors (n, lanes), vector number `index`.
+
+    Repeated as it is loaded, an image of its own takes an eighth or sixteenth of the cache that its lanes would.
+    """
+    lanes = Lanes(array.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        if array.ndim == 1:
+            return _splat(context, builder, builder.load(builder.gep(data, [args[1]])), array.dtype, lanes)
+        pointer = builder.bitcast(data, context.get_value_type(lanes).as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]), align=array.dtype.bitwidth // 8)
+
+    return lanes(array, types.intp), generate
+
+
+@intrinsic
 def store(typing: Any, array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
     """Write vector number `index` of a flat array."""
 
@@ -319,14 +337,15 @@ def _inner_products(
         at, p, q = (r + 1) * (w + 2) + 1, i + r * width, j + r * width
         if ch == 3:  # colour images, without a loop over channels in the innermost
             for c in range(w):
-                red, green = load(x, p + c) * load(y, q + c), load(x, pixels + p + c) * load(y, pixels + q + c)
-                blue = load(x, 2 * pixels + p + c) * load(y, 2 * pixels + q + c)
+                red = load_support(x, p + c) * load(y, q + c)
+                green = load_support(x, pixels + p + c) * load(y, pixels + q + c)
+                blue = load_support(x, 2 * pixels + p + c) * load(y, 2 * pixels + q + c)
                 store(planes, at + c, red + green + blue)
             continue
         for c in range(w):
-            value = load(x, p + c) * load(y, q + c)
+            value = load_support(x, p + c) * load(y, q + c)
             for k in range(1, ch):
-                value = value + load(x, k * pixels + p + c) * load(y, k * pixels + q + c)
+                value = value + load_support(x, k * pixels + p + c) * load(y, k * pixels + q + c)
             store(planes, at + c, value)
 
 
@@ -389,15 +408,15 @@ def _conv_relu_nngp(
         if mode == PLAIN:
             for c in range(w):
                 t2 = _column(planes, at + c + 2, row)
-                u = ((t0 + t1 + t2) * ninth + sb) * (load(xr, p + c) * load(yr, q + c))
+                u = ((t0 + t1 + t2) * ninth + sb) * (load_support(xr, p + c) * load(yr, q + c))
                 t0, t1 = t1, t2
                 t = _gap(u)
-                store(planes, out + c, load(xs, p + c) * load(ys, q + c) * _kappa1(u, t, sqrt(t)))
+                store(planes, out + c, load_support(xs, p + c) * load(ys, q + c) * _kappa1(u, t, sqrt(t)))
         else:
             turn, into, back = mode == TURN, slot + r * w, bar + (r + 1) * row + 1
             for c in range(w):
                 t2 = _column(planes, at + c + 2, row)
-                u = ((t0 + t1 + t2) * ninth + sb) * (load(xr, p + c) * load(yr, q + c))
+                u = ((t0 + t1 + t2) * ninth + sb) * (load_support(xr, p + c) * load(yr, q + c))
                 t0, t1 = t1, t2
                 t = _gap(u)
                 root = sqrt(t)
@@ -408,7 +427,7 @@ def _conv_relu_nngp(
                     store(planes, out + c, k0 * 0.5 * k_bar)
                     store(d_bar, p + c, load(d_bar, p + c) + rest * k_bar)
                 else:
-                    store(planes, out + c, load(xs, p + c) * s * k1)
+                    store(planes, out + c, load_support(xs, p + c) * s * k1)
                     store(saved, into + c, k0 * 0.5)
                     store(saved, into + area + c, rest)
 
@@ -435,14 +454,14 @@ def _conv_relu_ntk(
             pre = box * ninth + sb
             theta = (v0 + v1 + v2) * ninth + (box * ta + tb)
             t0, t1, v0, v1 = t1, t2, v1, v2
-            rx, s = load(xr, p + c), load(ys, q + c)
+            rx, s = load_support(xr, p + c), load(ys, q + c)
             rr = rx * load(yr, q + c)
             u = pre * rr
             t = _gap(u)
             root = sqrt(t)
             slope = _kappa0(u, t, root) * 0.5
             if mode == PLAIN:
-                store(planes, out + c, load(xs, p + c) * s * _kappa1(u, t, root))
+                store(planes, out + c, load_support(xs, p + c) * s * _kappa1(u, t, root))
                 store(planes, out + half + c, theta * slope)
                 continue
             sine = sqrt(t * (2.0 - t))
@@ -454,7 +473,7 @@ def _conv_relu_ntk(
                 store(planes, out + half + c, slope * theta_bar)
                 store(d_bar, p + c, load(d_bar, p + c) + (rest_k * k_bar - rest_theta * theta_bar))
             else:
-                store(planes, out + c, load(xs, p + c) * s * _kappa1(u, t, root))
+                store(planes, out + c, load_support(xs, p + c) * s * _kappa1(u, t, root))
                 store(planes, out + half + c, theta * slope)
                 store(saved, into + c, slope)
                 store(saved, into + area + c, rest_k)
@@ -597,7 +616,10 @@ class Plan(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Lanes of the support image over its channels, with ½s and r, and of the targets, with s and r."""
+    """The support image over its channels, with ½s and r, and lanes of the targets, with s and r.
+
+    A support image is one to all lanes (arrays of numbers), or one to each (arrays of vectors).
+    """
 
     x: np.ndarray
     xs: np.ndarray
@@ -835,7 +857,9 @@ def _record(planes: Any, start: int, h: int, w: int, m: int, sides: Sides, d: An
             store(d, p + c, value)
             store(sides.xs, p + c, root * 0.5)
             store(sides.ys, p + c, root)
-            store(sides.xr, p + c, _reciprocal(root))
+            inverse = _reciprocal(root)
+            store(sides.xr, p + c, inverse)
+            store(sides.yr, p + c, inverse)
             store(planes, at + c, value * 0.5)
 
 
@@ -879,7 +903,7 @@ def _unrecord(planes: Any, start: int, h: int, w: int, m: int, sides: Sides, inn
     for r in range(h):
         at, p = start + (r + 1) * (w + 2) + 1, m + r * w
         for c in range(w):
-            asked = load(inner, p + c) * load(sides.xr, p + c) * 2.0 + load(outer, p + c)
+            asked = load(inner, p + c) * load_support(sides.xr, p + c) * 2.0 + load(outer, p + c)
             store(planes, at + c, load(planes, at + c) * 0.5 + asked)
 
 
@@ -901,18 +925,11 @@ def _divide(plan: Plan, work: Any) -> Any:
         work[cuts[4] : cuts[5]], work[cuts[5] : cuts[6]], work[cuts[6] : cuts[7]],
     )  # fmt: skip
     sides = Sides(
-        work[cuts[7] : cuts[8]], work[cuts[8] : cuts[9]], work[cuts[9] : cuts[10]],
+        work[cuts[7] : cuts[8]].reshape((-1, lanes)), work[cuts[8] : cuts[9]].reshape((-1, lanes)),
+        work[cuts[9] : cuts[10]].reshape((-1, lanes)),
         work[cuts[10] : cuts[11]], work[cuts[11] : cuts[12]], work[cuts[12] : cuts[13]],
     )  # fmt: skip
     return buffers, sides
-
-
-@njit(**_INNER)
-def _spread(values: Any, lanes: Any, scale: float) -> None:
-    """Repeat an image's numbers over the lanes."""
-    _apart()
-    for v in range(values.size):
-        store(lanes, v, values[v] * scale)
 
 
 @njit(**_INNER)
@@ -923,17 +940,12 @@ def _scaled(values: Any, lanes: Any, count: int, scale: float) -> None:
 
 
 @njit(inline="always")
-def _set_support(plan: Plan, batch: Batch, i: int, j: int, sides: Sides) -> None:
-    """Put support image `i` into all lanes, or where i < 0 the images of block `j`, each paired with itself."""
+def _set_support(plan: Plan, batch: Batch, j: int, sides: Sides) -> None:
+    """Put the images of block `j` into the lanes of the support, each to be paired with itself."""
     channels = plan.sizes[3] // (plan.levels[0, 0] * plan.levels[0, 1])
-    if i >= 0:
-        _spread(batch.x[i], sides.x, 1.0 / channels)
-        _spread(batch.xs[i], sides.xs, 0.5)
-        _spread(batch.xr[i], sides.xr, 1.0)
-    else:
-        _scaled(batch.y[j], sides.x, plan.sizes[3], 1.0 / channels)
-        _scaled(batch.ys[j], sides.xs, plan.sizes[4], 0.5)
-        _scaled(batch.yr[j], sides.xr, plan.sizes[4], 1.0)
+    _scaled(batch.y[j], sides.x, plan.sizes[3], 1.0 / channels)
+    _scaled(batch.ys[j], sides.xs, plan.sizes[4], 0.5)
+    _scaled(batch.yr[j], sides.xr, plan.sizes[4], 1.0)
 
 
 @njit(inline="always")
@@ -941,7 +953,7 @@ def _own(plan: Plan, batch: Batch, j: int, work: Work, own: Sides) -> None:
     """Own variances of the images of block `j`; where `batch.image_bar` has room, their cotangents pulled back."""
     channels = plan.sizes[3] // (plan.levels[0, 0] * plan.levels[0, 1])
     _scaled(batch.y[j], own.x, plan.sizes[3], 1.0 / channels)
-    sides = Sides(own.x, own.xs, own.xr, batch.y[j], own.ys, own.xr)
+    sides = Sides(own.x, own.xs, own.xr, batch.y[j], own.ys, own.yr)
     _own_forth(plan, sides, work, batch.maps[j])
     if batch.image_bar.size:
         _own_back(plan, sides, work, batch.maps_bar[j])
@@ -953,7 +965,7 @@ def _add_bars(plan: Plan, batch: Batch, row: int, work: Work, sides: Sides, summ
     """Add a block's cotangents to a row of `batch`, summed over the lanes or lane by lane."""
     channels = plan.sizes[3] // (plan.levels[0, 0] * plan.levels[0, 1])
     for v in range(plan.sizes[4]):
-        store(work.d_bar, v, load(work.d_bar, v) * load(sides.xr, v))
+        store(work.d_bar, v, load(work.d_bar, v) * load_support(sides.xr, v))
     if summed:
         for v in range(plan.sizes[3]):
             batch.x_bar[row, v] += total(load(work.x_bar, v)) * (1.0 / channels)
@@ -969,9 +981,9 @@ def _add_bars(plan: Plan, batch: Batch, row: int, work: Work, sides: Sides, summ
 class Batch(NamedTuple):
     """What tasks read and write; an array that a kind of task has no use for is empty.
 
-    Support images by rows with s and r; targets by blocks of lanes with s and r; sums of K and Θ (2, n, targets), their
-    cotangents; rows for cotangents of support images and variances; blocks of own variances, their cotangents, and
-    those of the images.
+    Support images by rows, over their channels, with ½s and r; targets by blocks of lanes with s and r; sums of K and Θ
+    (2, n, targets), their cotangents; rows for cotangents of support images and variances; blocks of own variances,
+    their cotangents, and those of the images.
     """
 
     x: np.ndarray
@@ -991,8 +1003,7 @@ class Batch(NamedTuple):
 
 OWN, FORTH, BACK = 0, 1, 2
 
-# So many blocks of targets stay in cache while support images pass, and share the cost of spreading each over the lanes
-# and of adding up its cotangents in double precision.
+# So many blocks of targets share the cost of adding up a support image's cotangents in double precision.
 TOGETHER = 2
 
 
@@ -1005,32 +1016,78 @@ def run(plan: Plan, batch: Batch, task: Any, memory: Any) -> None:
     cotangents. Where i < 0 each image of the one block j is paired with itself; its cotangents are then the first
     argument's share, lane by lane, in row j.
     """
-    work, sides = _divide(plan, memory)
-    kind, lanes = task[0], VECTOR_BYTES // memory.itemsize
-    sums = np.zeros((2, lanes))
+    work, own = _divide(plan, memory)
+    kind, i, i_end, j, j_end = task[0], task[1], task[2], task[3], task[4]
+    sums = np.zeros((2, VECTOR_BYTES // memory.itemsize))
     if kind == OWN:
-        for j in range(task[3], task[4]):
-            _own(plan, batch, j, work, sides)
-        return
-    for first in range(task[3], task[4], TOGETHER):
-        for i in range(task[1], task[2]):
-            _set_support(plan, batch, i, first, sides)
-            if kind == BACK:
-                _fill(work.x_bar, np.int64(0), plan.sizes[3], 0.0)
-                _fill(work.d_bar, np.int64(0), plan.sizes[4], 0.0)
-            for j in range(first, min(first + TOGETHER, task[4])):
-                pair = Sides(sides.x, sides.xs, sides.xr, batch.y[j], batch.ys[j], batch.yr[j])
-                sums[:] = 0.0
-                _levels_forth(plan, plan.levels.shape[0] - (kind == BACK), pair, work, sums)
-                if kind == BACK:
-                    bars = batch.bars[:, max(i, 0), j * lanes : (j + 1) * lanes]
-                    _levels_back(plan, pair, work, bars[0], bars[1])
-                    continue
-                for k in range(lanes):
-                    batch.sums[0, max(i, 0), j * lanes + k] = sums[0, k]
-                    batch.sums[1, max(i, 0), j * lanes + k] = sums[1, k]
-            if kind == BACK:
-                _add_bars(plan, batch, first if i < 0 else i * task[6] + task[5], work, sides, i >= 0)
+        for block in range(j, j_end):
+            _own(plan, batch, block, work, own)
+    elif i < 0:
+        _set_support(plan, batch, j, own)
+        sides = Sides(own.x, own.xs, own.xr, batch.y[j], batch.ys[j], batch.yr[j])
+        if kind == FORTH:
+            _forth(plan, batch, np.int64(0), j, sides, work, sums)
+        else:
+            _back(plan, batch, np.int64(0), j, j + 1, sides, work, sums)
+            _add_bars(plan, batch, j, work, sides, False)
+    elif kind == FORTH:
+        for block in range(j, j_end):  # a block stays in cache while support images pass
+            for n in range(i, i_end):
+                sides = Sides(batch.x[n], batch.xs[n], batch.xr[n], batch.y[block], batch.ys[block], batch.yr[block])
+                _forth(plan, batch, n, block, sides, work, sums)
+    else:
+        for first in range(j, j_end, TOGETHER):
+            for n in range(i, i_end):
+                sides = Sides(batch.x[n], batch.xs[n], batch.xr[n], batch.y[first], batch.ys[first], batch.yr[first])
+                _back(plan, batch, n, first, min(first + TOGETHER, j_end), sides, work, sums)
+                _add_bars(plan, batch, n * task[6] + task[5], work, sides, True)
+
+
+@njit(**_OPTIONS)
+def _forth(plan: Plan, batch: Batch, n: int, block: int, sides: Sides, work: Work, sums: Any) -> None:
+    """K and Θ of support image `n` with a block, summed as the read-in does."""
+    lanes = sums.shape[1]
+    sums[:] = 0.0
+    _levels_forth(plan, plan.levels.shape[0], sides, work, sums)
+    for k in range(lanes):
+        batch.sums[0, n, block * lanes + k] = sums[0, k]
+        batch.sums[1, n, block * lanes + k] = sums[1, k]
+
+
+@njit(**_OPTIONS)
+def _back(plan: Plan, batch: Batch, n: int, first: int, last: int, sides: Sides, work: Work, sums: Any) -> None:
+    """The pullback of the sums of support image `n` with blocks, left in `work`."""
+    lanes = sums.shape[1]
+    _fill(work.x_bar, np.int64(0), plan.sizes[3], 0.0)
+    _fill(work.d_bar, np.int64(0), plan.sizes[4], 0.0)
+    for j in range(first, last):
+        pair = Sides(sides.x, sides.xs, sides.xr, batch.y[j], batch.ys[j], batch.yr[j])
+        bars = batch.bars[:, n, j * lanes : (j + 1) * lanes]
+        _levels_forth(plan, plan.levels.shape[0] - 1, pair, work, sums)
+        _levels_back(plan, pair, work, bars[0], bars[1])
+
+
+@njit(**_OPTIONS)
+def pack(images: Any, own: Any, y: Any, s: Any, r: Any, block: int) -> None:
+    """Put a block of images (n, pixels, ch) into lanes, channels first, with √d and 1/√d (0 where d is) of `own`.
+
+    The last block is filled up with the last image.
+    """
+    lanes = VECTOR_BYTES // y.itemsize
+    n, pixels, channels = images.shape
+    maps, few = s.size // lanes, 32
+    for start in range(0, max(pixels, maps), few):  # by parts that stay in cache while image after image is written
+        for k in range(lanes):
+            image, variances = images[min(block * lanes + k, n - 1)], own[min(block * lanes + k, n - 1)]
+            for p in range(start, min(start + few, pixels)):
+                for c in range(channels):
+                    y[(c * pixels + p) * lanes + k] = image[p, c]
+            for v in range(start, min(start + few, maps)):
+                s[v * lanes + k] = variances[v]
+    for v in range(maps):
+        root = sqrt(load(s, v))
+        store(s, v, root)
+        store(r, v, _reciprocal(root))
 
 
 @njit(**_OPTIONS)
