@@ -53,7 +53,7 @@ class Side(NamedTuple):
 
     def rows(self) -> np.ndarray:
         """The images as rows of numbers, channels first."""
-        return np.ascontiguousarray(self.x.transpose(0, 3, 1, 2)).reshape(len(self.x), -1)
+        return np.ascontiguousarray(self.x.transpose(0, 3, 1, 2)).reshape(len(self.x), int(np.prod(self.x.shape[1:])))
 
 
 class Bars(NamedTuple):
@@ -328,7 +328,10 @@ class _Engine:
     def _targets(self, side: Side) -> dict[str, Any]:
         """The images in blocks of lanes, with √d and 1/√d (0 where d is) of as many variances as `side` has."""
         n, maps = len(side.x), min(side.own.shape[1], self.maps)
-        blocks, images = -(-n // self.lanes), np.ascontiguousarray(side.x).reshape(n, -1, self.shape[2])
+        blocks, images = (
+            -(-n // self.lanes),
+            np.ascontiguousarray(side.x).reshape(n, self.size // self.shape[2], self.shape[2]),
+        )
         y, s, r = (aligned(blocks, m * self.lanes, dtype=self.dtype) for m in (self.size, maps, maps))
         spread(blocks, lambda _, j: planes_jit.pack(images, side.own, y[j], s[j], r[j], j))
         return {"y": y, "ys": s, "yr": r}
