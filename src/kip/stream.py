@@ -34,6 +34,9 @@ THREAD_ROWS = 1024
 SIDE_BY_SIDE = 4
 """Tiles that half of the memory must hold at once, where they are visited side by side."""
 
+NOISE_ULPS = 2
+"""Singular values of K_ts below this many ulps of its norm are rounding."""
+
 TILE_MULTIPLE = 16
 """Tiles are multiples of this, the widest SIMD vector of float32."""
 
@@ -78,8 +81,20 @@ def threaded(threads: int, fn: Callable[[Tile], T], tiles: Iterable[Tile], combi
         with jax.default_device(device):
             return fn(tile)
 
-    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
-        return functools.reduce(combine, pool.map(visit, tiles))
+    tiles = list(tiles)
+    with one_blas_thread():
+        visited = map(fn, tiles) if min(threads, len(tiles)) == 1 else _pool(threads, os.getpid()).map(visit, tiles)
+        return functools.reduce(combine, visited)
+
+
+@functools.cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Threads that wait from pass to pass: to start them took longer than a step on small data does.
+
+    A process has its own, since threads do not survive a fork.
+    """
+    del process
+    return ThreadPoolExecutor(threads, thread_name_prefix="kip-tile")
 
 
 def _cores() -> int:
@@ -204,7 +219,7 @@ def solved_gradients(
     kept: dict[int, Any] | None = {} if kept_bytes <= plan.memory // 2 else None
     normal = plan.executor(functools.partial(_normal, kernel, x_support, kept), tiles, _add)
     ridged = Ridged(_k_ss(kernel, x_support), ridge) if damping > 0 else None
-    alpha = solve_normal(normal, ridged, damping, len(targets))
+    alpha = solve_normal(normal, ridged, damping, len(targets), x_support.dtype)
     terms = plan.executor(
         functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), kept or {}), tiles, _add
     )
@@ -232,15 +247,18 @@ class Normal:
         return Normal(self.gram, self.right + other.right)
 
 
-def solve_normal(normal: Normal, ridged: Ridged | None, damping: float, targets: int) -> np.ndarray:
-    """α of the damped least-squares problem."""
+def solve_normal(
+    normal: Normal, ridged: Ridged | None, damping: float, targets: int, dtype: Any = np.float32
+) -> np.ndarray:
+    """α of the damped least-squares problem, of which K_ts was computed in `dtype`."""
     a = normal.gram.copy()
     if ridged is not None:
         mu = _mu(ridged, damping, targets)
         a += mu * ridged.k_ss
         a.flat[:: len(a) + 1] += mu * ridged.ridge
-    # Far below what K_ts resolves; it only keeps the triangle real where support points coincide.
-    a.flat[:: len(a) + 1] += 1e-14 * np.trace(a)
+    # What K_ts does not resolve, and what the triangle needs. Where support points coincide their rows of K_ts may
+    # differ by rounding alone, since BLAS rounds a row by where it stands; with less than this α would fit that.
+    a.flat[:: len(a) + 1] += max(1e-14, (NOISE_ULPS * float(np.finfo(dtype).eps)) ** 2) * np.trace(a)
     return cholesky_solve(cholesky(a), normal.right)
 
 
