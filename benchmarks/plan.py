@@ -92,17 +92,19 @@ def main() -> None:
     for number in chosen(options.only):
         row = rows[CONFIGURATIONS[number]] = compared(CONFIGURATIONS[number])
         show(row)
-    kept = [rows[name] for name in CONFIGURATIONS if name in rows]
+        write(options.results, [rows[name] for name in CONFIGURATIONS if name in rows])
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the table, and how much of it lies within the factors aimed at."""
     summary = {
-        "time": f"{within(kept, 'time_ratio', TIME_FACTOR)} of {len(kept)} within a factor {TIME_FACTOR}",
-        "memory": f"{within(kept, 'memory_ratio', MEMORY_FACTOR)} of {len(kept)} within a factor {MEMORY_FACTOR}",
+        "time": f"{within(rows, 'time_ratio', TIME_FACTOR)} of {len(rows)} within a factor {TIME_FACTOR}",
+        "memory": f"{within(rows, 'memory_ratio', MEMORY_FACTOR)} of {len(rows)} within a factor {MEMORY_FACTOR}",
     }
     about = {key: value for key, value in machine.identity().items() if key != "kip"}
-    write_json(
-        options.results,
-        {"command": "python benchmarks/plan.py", "kip": __version__, "machine": about, **summary, "rows": kept},
-    )
-    print(f"predicted over measured: time {summary['time']}, memory {summary['memory']}")
+    command = "python benchmarks/plan.py"
+    write_json(path, {"command": command, "kip": __version__, "machine": about, **summary, "rows": rows})
+    print(f"predicted over measured: time {summary['time']}, memory {summary['memory']}", flush=True)
 
 
 if __name__ == "__main__":
