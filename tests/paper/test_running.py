@@ -144,6 +144,7 @@ def test_labels_are_solved_and_the_whole_training_set_fits(tmp_path: Path) -> No
 
 def test_a_killed_fit_of_the_whole_training_set_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "DIRECT_LIMIT", 100)
+    monkeypatch.setattr(large, "fit", functools.partial(large.fit, rank=100))  # fewer landmarks than points
     monkeypatch.setattr(solving, "SAVE_EVERY", 0.0)
     work = works.Whole(data="digits", kernel="fc1")
     unbroken = running.run(work, context(tmp_path / "a"))
