@@ -201,13 +201,13 @@ def _history(folder: Path) -> Reader:
 def _tile(folder: Path) -> Reader:
     """A tile that is not whole is computed again, and so written again: what is read back is right in any case."""
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    kept = grams.Kept(kip.kernel("linear"), folder)
+    kept = grams.Kept(kip.kernel("linear"), grams.Store(folder))
     right = kept.gram(x, x + 1)
     (path,) = folder.iterdir()
     data = path.read_bytes()
 
     def read() -> None:
-        np.testing.assert_array_equal(grams.Kept(kip.kernel("linear"), folder).gram(x, x + 1), right)
+        np.testing.assert_array_equal(grams.Kept(kip.kernel("linear"), grams.Store(folder)).gram(x, x + 1), right)
         path.write_bytes(content)
 
     content = data

@@ -8,7 +8,9 @@ give equal results (an augmented batch is float but still counts to 255).
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
@@ -26,6 +28,9 @@ is rounding, which ZCA would blow up to full size."""
 
 LARGEST_ZCA = 12_288
 """Coordinates above which ZCA, whose cost is their cube, is refused (64×64×3)."""
+
+THREADED_FROM = 2**20
+"""Numbers from which on threads are worth their start."""
 
 NAMES = ("standard", "zca", "zca-scaled", "none")
 
@@ -55,6 +60,8 @@ class Preprocess(abc.ABC):
     """
 
     name: str
+    threaded = True
+    """Whether rows gain by threads: not where BLAS has its own."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32, scale: float = 1.0) -> None:
         self.shape = tuple(int(n) for n in shape)
@@ -74,8 +81,15 @@ class Preprocess(abc.ABC):
                 f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
             )
         out = aligned_empty((len(raw), int(np.prod(self.shape))), self.dtype)
-        for rows in _slices(len(raw)):
+
+        def work(rows: slice) -> None:
             self._apply(raw[rows].reshape(rows.stop - rows.start, -1), out[rows])
+
+        if self.threaded and out.size > THREADED_FROM:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(work, _slices(len(raw))))
+        else:
+            list(map(work, _slices(len(raw))))
         return out.reshape(len(raw), *self.shape)
 
     def invert(self, x: Any) -> np.ndarray:
@@ -185,6 +199,8 @@ class ZCA(Preprocess):
     def name(self) -> str:  # type: ignore[override]
         """Which of the two variants it is, as `fit` takes it."""
         return "zca-scaled" if self.scaled else "zca"
+
+    threaded = False
 
     @classmethod
     def fit(cls, x_train: np.ndarray, *, strength: float, scaled: bool, **options: Any) -> ZCA:
