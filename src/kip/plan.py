@@ -39,7 +39,8 @@ class Work:
     """A run in numbers. `support` is what a step takes of `size`, `width` the numbers in a point.
 
     `draws` None means as many as `patience` seconds allow, up to `most_draws`. `remembered` are the bytes a kernel
-    keeps of an image it has seen, up to `memory_of_images` in all.
+    keeps of an image it has seen, up to `memory_of_images` in all; `planes` those it keeps of a pair of images within a
+    step, up to `memory_of_planes`.
     """
 
     training: int
@@ -66,6 +67,8 @@ class Work:
     save_every: float
     remembered: int = 0
     memory_of_images: int = 0
+    planes: int = 0
+    memory_of_planes: int = 0
 
     @property
     def rows(self) -> int:
@@ -314,8 +317,9 @@ def _stepping(work: Work) -> int:
     tiles = max(kept if work.solved and kept <= DEFAULT_MEMORY else 0, 6 * n * rows * work.itemsize)
     square = (9 if work.solved else 6) * 8 * n * n
     points = 3 * 8 * n * work.width
+    planes = min(work.memory_of_planes, n * work.batch * work.planes)
     judged = _solving(work) if work.solved else 0
-    return judging + (4 + BEST) * _state(work) + max(batch + tiles + square + points, judged)
+    return judging + (4 + BEST) * _state(work) + max(batch + tiles + square + points + planes, judged)
 
 
 def _solving(work: Work) -> int:

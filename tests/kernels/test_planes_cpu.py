@@ -193,6 +193,27 @@ def test_memory_is_bounded_and_forgets_the_least_recently_used() -> None:
     assert memo.bytes == 24
 
 
+# --- planes, kept for the way back
+
+
+@pytest.mark.parametrize("nngp", [True, False])
+def test_a_pullback_is_the_same_to_the_bit_whatever_was_kept(monkeypatch: pytest.MonkeyPatch, nngp: bool) -> None:
+    kernel, rng = NumbaPlanesKernel(network("convnet2"), nngp=nngp), np.random.default_rng(6)
+    support, targets = (rng.normal(size=(n, 8, 8, 2)).astype(np.float32) for n in (3, 70))
+    cotangent = rng.normal(size=(3, 70)).astype(np.float32)
+    pulled, taken = [], []
+    for limit in (0, 1 << 16, 1 << 30):  # nothing, some of the targets, all
+        monkeypatch.setattr(planes_cpu, "room", planes_cpu.Room(limit))
+        _, pull = kernel.vjp(support, targets)
+        pulled.append(pull(cotangent)[0])
+        taken.append(planes_cpu.room.taken)
+        del pull
+        assert planes_cpu.room.taken == 0
+    assert taken[0] == 0 < taken[1] <= 1 << 16 < taken[2]
+    assert np.array_equal(pulled[0], pulled[1])
+    assert np.array_equal(pulled[0], pulled[2])
+
+
 def test_hashes_tell_images_and_their_mirrors_apart() -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(70, 3, 4, 2)).astype(np.float32)

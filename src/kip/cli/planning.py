@@ -133,8 +133,7 @@ def work_of(dataset: Dataset, outline: Outline, running: RunOptions) -> Work:
         patience=measure.PATIENCE,
         full=running.full or compared,
         save_every=learning.SAVE_EVERY,
-        remembered=sum(_remembered(kernel, dataset, options) for kernel in config.kernels),
-        memory_of_images=_memory_of_images(config.kernels),
+        **_kept_by(config.kernels, dataset, options),
     )
 
 
@@ -150,29 +149,28 @@ def _points(dataset: Dataset, outline: Outline) -> Points:
     )
 
 
-def _remembered(kernel: Kernel, dataset: Dataset, options: Options) -> int:
-    """Bytes that a kernel keeps of each image."""
-    if isinstance(kernel, InnerProductKernel) or type(kernel).__module__ != "kip.kernels.planes_cpu":
-        return 0
-    from kip.kernels.lanes import geometry
-    from kip.kernels.planes_cpu import NumbaPlanesKernel
-
-    assert isinstance(kernel, NumbaPlanesKernel)
-    shape = dataset.x_train.shape[1:]
-    image = (*shape, 1) if len(shape) == 2 else shape if len(shape) == 3 else (1, 1, *shape)
-    return (geometry(kernel.network, image, False).maps + 1) * np.dtype(options.dtype).itemsize + ENTRY
-
-
 ENTRY = 400
 """Bytes of the key and the headers of one remembered image."""
 
 
-def _memory_of_images(kernels: tuple[Kernel, ...]) -> int:
-    if all(isinstance(kernel, InnerProductKernel) for kernel in kernels):
-        return 0
-    from kip.kernels.planes_cpu import MEMO_BYTES
+def _kept_by(kernels: tuple[Kernel, ...], dataset: Dataset, options: Options) -> dict[str, int]:
+    """Bytes that kernels keep of each image, and the largest of them of a pair within a step; with their limits."""
+    if all(type(kernel).__module__ != "kip.kernels.planes_cpu" for kernel in kernels):
+        return {}  # before the import below, which takes long
+    from kip.kernels.lanes import geometry
+    from kip.kernels.planes_cpu import KEPT_BYTES, MEMO_BYTES, NumbaPlanesKernel
 
-    return MEMO_BYTES
+    shape, itemsize = dataset.x_train.shape[1:], np.dtype(options.dtype).itemsize
+    image = (*shape, 1) if len(shape) == 2 else shape if len(shape) == 3 else (1, 1, *shape)
+    planes = [kernel for kernel in kernels if isinstance(kernel, NumbaPlanesKernel)]
+    laid_out = [geometry(kernel.network, image, False) for kernel in planes]
+    pairs = [int(g.sizes[1]) * (1 if kernel.nngp else 2) for g, kernel in zip(laid_out, planes, strict=True)]
+    return {
+        "remembered": sum((g.maps + 1) * itemsize + ENTRY for g in laid_out),
+        "memory_of_images": MEMO_BYTES,
+        "planes": max(pairs) * itemsize,
+        "memory_of_planes": KEPT_BYTES,
+    }
 
 
 class Store:

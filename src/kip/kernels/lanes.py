@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -174,6 +175,28 @@ class Memo:
                 self._rows[key] = row.copy()
             while self.bytes > self.limit:
                 self.bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+class Room:
+    """Bytes that arrays may take together; each gives back its own when it is forgotten."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self._lock = threading.Lock()
+
+    def array(self, wanted: int, *shape: int, dtype: Any) -> np.ndarray:
+        """As many of the `wanted` arrays of `shape` as there is room for, stacked."""
+        each = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        with self._lock:
+            count = min(wanted, (self.limit - self.taken) // each) if each else 0
+            self.taken += count * each
+        array = aligned(count, *shape, dtype=dtype)
+        weakref.finalize(array, self._give_back, count * each)
+        return array
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self.taken -= size
 
 
 @functools.lru_cache(maxsize=16)

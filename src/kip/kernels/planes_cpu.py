@@ -17,6 +17,7 @@ from kip.kernels import planes_jit
 from kip.kernels.base import Params, Pull, as_points, common_points, precision
 from kip.kernels.lanes import (
     Memo,
+    Room,
     aligned,
     content_hashes,
     geometry,
@@ -36,8 +37,11 @@ MEMO_BYTES = 1 << 30
 TARGET_BYTES = 1 << 27
 """Targets are packed into lanes by tiles of about this size."""
 
+KEPT_BYTES = 1 << 28
+"""Planes between pools are kept for pullbacks up to this size in all; of other pairs they are computed again."""
 
 memo = Memo(MEMO_BYTES)
+room = Room(KEPT_BYTES)
 
 
 class Side(NamedTuple):
@@ -98,26 +102,27 @@ class NumbaPlanesKernel(NetworkKernel):
         return k
 
     def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        """K(x1, x2) and its pullback, which walks the planes again rather than keep them."""
+        """K(x1, x2) and its pullback, which walks the planes again; those between pools are kept where there is room."""
         x1, x2 = common_points(x1, x2)
         engine, a = self._engine(x1)
         _, b = self._engine(x2)
         side = engine.side(a, remember=False)  # a support set that is being learned is seen once
         k = np.empty((len(a), len(b)), a.dtype)
-        tiles, sums, kept = list(engine.tiles(b)), [], {}
+        tiles, sums, kept, stored = list(engine.tiles(b)), [], {}, []
         for n, tile in enumerate(tiles):
             targets = engine.side(b[tile], remember=True)
-            sums.append(engine.sums(side, targets))
+            stored.append(engine.room(len(a), len(targets.x)))
+            sums.append(engine.sums(side, targets, stored=stored[-1]))
             k[:, tile] = engine.read_out(sums[-1], side, targets)
             kept = {n: targets}  # the last tile, which is often the only one
 
         def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
             cotangent = np.asarray(cotangent, np.float64)
             bars = engine.no_bars(len(a))
-            for n, (tile, tile_sums) in enumerate(zip(tiles, sums, strict=True)):
+            for n, (tile, tile_sums, planes) in enumerate(zip(tiles, sums, stored, strict=True)):
                 targets = kept[n] if n in kept else engine.side(b[tile], remember=True)
                 sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
-                x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars)
+                x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars, planes)
                 bars = Bars(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
             return engine.images(engine.pull_own(side, bars)).astype(x1.dtype).reshape(x1.shape), {}
 
@@ -158,6 +163,7 @@ _EMPTY = dict.fromkeys(planes_jit.Batch._fields, (2, None)) | {
     "bars": (3, None),
     "x_bar": (2, np.float64),
     "d_bar": (2, np.float64),
+    "stored": (3, None),
 }
 
 
@@ -250,8 +256,16 @@ class _Engine:
         pixels = float(level[0] * level[1])
         return 1 / (pixels if self.network.read_in == "flatten" else pixels**2)
 
-    def sums(self, side: Side, targets: Side, *, half: bool = False) -> np.ndarray:
-        """K and Θ at the read-in, (2, n1, n2) in float64; with `half`, where j ≥ i at least."""
+    def room(self, n: int, targets: int) -> np.ndarray:
+        """Room for the planes between levels of `n` support images, for as many blocks of the targets as there is."""
+        size = int(geometry(self.network, self.shape, False).sizes[1]) * (1 if self.nngp else 2)
+        return room.array(-(-targets // self.lanes), n, size * self.lanes, dtype=self.dtype)
+
+    def sums(self, side: Side, targets: Side, *, half: bool = False, stored: np.ndarray | None = None) -> np.ndarray:
+        """K and Θ at the read-in, (2, n1, n2) in float64; with `half`, where j ≥ i at least.
+
+        The planes between levels are left in `stored`, as far as it reaches.
+        """
         n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
         blocks = len(arrays["y"])
         length = max(1, min(planes_jit.TOGETHER, blocks // _TASKS))
@@ -263,7 +277,7 @@ class _Engine:
             for i in range(0, end, step)
         ]
         out = np.zeros((2, n, blocks * self.lanes))
-        self._run(tasks, nngp=self.nngp, sums=out, **arrays)
+        self._run(tasks, nngp=self.nngp, sums=out, **arrays, **({} if stored is None else {"stored": stored}))
         return out[:, :, : len(targets.x)] * self._normal()
 
     def own_sums(self, side: Side, *, nngp: bool) -> np.ndarray:
@@ -273,8 +287,13 @@ class _Engine:
         self._run(_each(planes_jit.FORTH, len(arrays["y"])), nngp=nngp, sums=out, **arrays)
         return out[:, 0, : len(side.x)] * self._normal()
 
-    def pull_pairs(self, side: Side, targets: Side, bars: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cotangents of K and Θ at the read-in to those of the images and of their own variances d."""
+    def pull_pairs(
+        self, side: Side, targets: Side, bars: np.ndarray, stored: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Cotangents of K and Θ at the read-in to those of the images and of their own variances d.
+
+        `stored` is what `sums` left.
+        """
         n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
         blocks = len(arrays["y"])
         # the number of shares does not depend on the machine, so that sums are taken in one order everywhere
@@ -288,7 +307,7 @@ class _Engine:
         ]
         x_bar, d_bar = (np.zeros((n * len(starts), m)) for m in (self.size, self.maps))
         padded = self._padded(bars, blocks)
-        self._run(tasks, nngp=self.nngp, bars=padded, x_bar=x_bar, d_bar=d_bar, **arrays)
+        self._run(tasks, nngp=self.nngp, bars=padded, x_bar=x_bar, d_bar=d_bar, stored=stored, **arrays)
         return x_bar.reshape(n, len(starts), self.size).sum(1), d_bar.reshape(n, len(starts), self.maps).sum(1)
 
     def pull_own(self, side: Side, bars: Bars) -> np.ndarray:

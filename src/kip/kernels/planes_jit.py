@@ -983,7 +983,8 @@ class Batch(NamedTuple):
 
     Support images by rows, over their channels, with ½s and r; targets by blocks of lanes with s and r; sums of K and Θ
     (2, n, targets), their cotangents; rows for cotangents of support images and variances; blocks of own variances,
-    their cotangents, and those of the images.
+    their cotangents, and those of the images. `stored` has, for the first blocks, the planes between levels of each
+    support image: written on the way forth, so that the way back need not walk the levels below again.
     """
 
     x: np.ndarray
@@ -999,6 +1000,7 @@ class Batch(NamedTuple):
     maps: np.ndarray
     maps_bar: np.ndarray
     image_bar: np.ndarray
+    stored: np.ndarray
 
 
 OWN, FORTH, BACK = 0, 1, 2
@@ -1043,12 +1045,21 @@ def run(plan: Plan, batch: Batch, task: Any, memory: Any) -> None:
                 _add_bars(plan, batch, n * task[6] + task[5], work, sides, True)
 
 
+@njit(inline="always")
+def _storing(batch: Batch, n: int, block: int, work: Work) -> Work:
+    """The thread's buffers, with the planes between levels where they are kept."""
+    if block >= batch.stored.shape[0]:
+        return work
+    stored = batch.stored[block, n]
+    return Work(work.planes, stored, work.stored_bar, work.saved, work.x_bar, work.d_bar, work.spare)
+
+
 @njit(**_OPTIONS)
 def _forth(plan: Plan, batch: Batch, n: int, block: int, sides: Sides, work: Work, sums: Any) -> None:
     """K and Θ of support image `n` with a block, summed as the read-in does."""
     lanes = sums.shape[1]
     sums[:] = 0.0
-    _levels_forth(plan, plan.levels.shape[0], sides, work, sums)
+    _levels_forth(plan, plan.levels.shape[0], sides, _storing(batch, n, block, work), sums)
     for k in range(lanes):
         batch.sums[0, n, block * lanes + k] = sums[0, k]
         batch.sums[1, n, block * lanes + k] = sums[1, k]
@@ -1063,8 +1074,10 @@ def _back(plan: Plan, batch: Batch, n: int, first: int, last: int, sides: Sides,
     for j in range(first, last):
         pair = Sides(sides.x, sides.xs, sides.xr, batch.y[j], batch.ys[j], batch.yr[j])
         bars = batch.bars[:, n, j * lanes : (j + 1) * lanes]
-        _levels_forth(plan, plan.levels.shape[0] - 1, pair, work, sums)
-        _levels_back(plan, pair, work, bars[0], bars[1])
+        here = _storing(batch, n, j, work)
+        if j >= batch.stored.shape[0]:
+            _levels_forth(plan, plan.levels.shape[0] - 1, pair, here, sums)
+        _levels_back(plan, pair, here, bars[0], bars[1])
 
 
 @njit(**_OPTIONS)
