@@ -48,7 +48,10 @@ GRID: dict[tuple[str, int], list[dict]] = {
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "none"},
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
-        {"steps": 1500, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 15000, "augment": "flips"},
+        {"steps": 1500, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips", "learn_kernel": True},
     ],
     ("cifar10", 100): [
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "photos"},

@@ -101,7 +101,7 @@ def part_tasks(problem: Problem, name: str, support: int) -> dict[str, Task]:
     kernel, ridge = kip.kernel(name).held(), Ridge()
     x_s = algorithm.init(problem, settings(name, support, "fixed"), key=0).x
     double, y_s = x_s.astype(np.float64), problem.train.y[:support]
-    plan = Plan().side_by_side(kernel, x_s)
+    plan = Plan().side_by_side(kernel, x_s, len(problem.train.x))
     tiles = plan.tiles(problem.train.x, problem.train.y, support)
     forward = [kernel.vjp(x_s, tile.x) for tile in tiles]
     cotangent = np.ones_like(forward[0][0])

@@ -169,6 +169,7 @@ def test_another_executor_gives_the_same(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_threads_change_not_a_bit(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are combined in their order, whichever thread is done first, and cut alike on every machine."""
+    monkeypatch.setattr(stream, "SMALL_PASS", 0)
     found = []
     for cores in (1, 2, 3):
         monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
@@ -190,15 +191,18 @@ def test_tiles_side_by_side_keep_within_half_of_the_memory(monkeypatch: pytest.M
     tiles = set()
     for cores in (1, 2, 64):
         monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
-        plan = Plan().side_by_side(kip.kernel("rbf"), x)
+        plan = Plan().side_by_side(kip.kernel("rbf"), x, 1000)
         (threads,) = plan.executor.args
         assert 1 <= threads <= cores
         assert threads * plan.tile * 4 * (4 * 2000 + 2 * 784) <= Plan().memory / 2
         tiles.add(plan.tile)
     assert len(tiles) == 1
     chosen = Plan(executor=as_a_tree)
-    assert chosen.side_by_side(kip.kernel("rbf"), x) is chosen
-    assert Plan().side_by_side(kip.kernel("conv1"), x) == Plan()
+    assert chosen.side_by_side(kip.kernel("rbf"), x, 1000) is chosen
+    assert Plan().side_by_side(kip.kernel("conv1"), x, 1000) == Plan()
+    small = Plan().side_by_side(kip.kernel("rbf"), x[:10], 1000)  # in the same tiles, and so to the same bit
+    assert small.executor.args == (1,)
+    assert small.tile == Plan().side_by_side(kip.kernel("rbf"), x[:10], 10**6).tile
 
 
 @pytest.mark.parametrize("spec", ["rbf", "fc2:nngp", "0.5*rbf&linear"])

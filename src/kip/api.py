@@ -361,11 +361,12 @@ def _augmentation(
     raw: np.ndarray,
     fitted: Preprocess,
 ) -> Callable[[np.ndarray, int], np.ndarray] | None:
-    from kip.data.augment import named
+    if own is None and (options.augment or "none") == "none":
+        return None
+    from kip.data.augment import named  # here, since Numba takes long to import
 
     augment = own or named(options.augment or "none")
-    if augment is None:
-        return None
+    assert augment is not None
     if raw.ndim < 3:
         raise ValueError("`augment` works on images; leave it out for vectors")
     return lambda rows, seed: fitted.apply(augment(np.random.default_rng(seed), raw[rows]))

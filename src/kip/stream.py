@@ -34,6 +34,9 @@ THREAD_ROWS = 1024
 SIDE_BY_SIDE = 4
 """Tiles that half of the memory must hold at once, where they are visited side by side."""
 
+SMALL_PASS = 2**24
+"""Multiplications in K_ts below which a pass keeps to one thread: handing out tiles takes longer than it saves."""
+
 NOISE_ULPS = 2
 """Singular values of K_ts below this many ulps of its norm are rounding."""
 
@@ -116,7 +119,7 @@ class Plan:
         even = -(-targets // count)
         return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
 
-    def side_by_side(self, kernel: Kernel, x_support: np.ndarray) -> Plan:
+    def side_by_side(self, kernel: Kernel, x_support: np.ndarray, targets: int) -> Plan:
         """Return this plan with one tile a core, where `kernel` gains by it and no other executor was chosen.
 
         Half of the memory is for the tiles in work, half for what is kept between two visits.
@@ -125,7 +128,8 @@ class Plan:
             return self
         row = _row_bytes(len(x_support), int(np.prod(x_support.shape[1:])), x_support.dtype.itemsize)
         rows = self.tile or min(THREAD_ROWS, max(1, self.memory // (2 * SIDE_BY_SIDE * row)))
-        threads = max(1, min(_cores(), self.memory // (2 * rows * row)))
+        small = targets * x_support.size < SMALL_PASS
+        threads = 1 if small else max(1, min(_cores(), self.memory // (2 * rows * row)))
         return replace(self, tile=rows, executor=functools.partial(threaded, threads))
 
     def tiles(self, x: Any, y: np.ndarray | None, support: int) -> list[Tile]:
@@ -190,7 +194,7 @@ def gradients(
     Each tile gives r = K_tile α − y_tile, ½‖r‖², β += K_tileᵀ r and the pullback of rαᵀ; then z = A⁻¹β is the cotangent
     of y_s, and that of K_ss is pulled back doubled, since X_s enters it twice.
     """
-    plan = plan.side_by_side(kernel, x_support)
+    plan = plan.side_by_side(kernel, x_support, len(targets))
     factor = Factor(_k_ss(kernel, x_support), ridge)
     alpha = factor.solve(y_support)
     visit = functools.partial(_visit, kernel, x_support, alpha.astype(x_support.dtype), {})
@@ -213,7 +217,7 @@ def solved_gradients(
     α minimises ½‖K_ts α − y_t‖² + ½μ⟨α, Aα⟩ with μ = damping · n_t · (1/n_s) tr K_ss. By the envelope theorem it is
     held fixed in the derivative; without damping β = 0 and K_ss does not enter at all.
     """
-    plan = plan.side_by_side(kernel, x_support)
+    plan = plan.side_by_side(kernel, x_support, len(targets))
     tiles = plan.tiles(targets.x, targets.y, len(x_support))
     kept_bytes = 2 * len(x_support) * len(targets) * x_support.dtype.itemsize
     kept: dict[int, Any] | None = {} if kept_bytes <= plan.memory // 2 else None
@@ -334,7 +338,7 @@ def _add_k_ss(terms: _Terms, kernel: Kernel, x_support: np.ndarray, k_bar: np.nd
 
 def predict(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, x: np.ndarray, plan: Plan = Plan()) -> np.ndarray:
     """K(x, X_s) α, tile by tile."""
-    plan = plan.side_by_side(kernel, x_support)
+    plan = plan.side_by_side(kernel, x_support, len(x))
     alpha = np.asarray(alpha, x_support.dtype)
 
     def visit(tile: Tile) -> list[np.ndarray]:

@@ -14,7 +14,6 @@ import numpy as np
 import scipy.linalg
 
 from kip import kip as algorithm
-from kip.data.augment import named
 from kip.data.preprocess import fit
 from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
@@ -215,6 +214,8 @@ def _eigen(work: Work, rng: np.random.Generator, clock: Clock) -> float:
 
 
 def _augmentation(work: Work, points: Points, rng: np.random.Generator, clock: Clock) -> float:
+    from kip.data.augment import named  # here, since Numba takes long to import
+
     augment = named(points.augment)
     assert augment is not None
     raw = _raw(min(work.batch, _sample(work)), points, rng)

@@ -1,6 +1,6 @@
 """Data: where it comes from, how it is read, preprocessed and augmented.
 
-Importing this package imports neither JAX nor any decoder; `kip.data.augment` does, and is imported where it is used.
+Importing this package imports neither Numba nor any decoder; `kip.data.augment` does, and is imported where it is used.
 """
 
 from kip.data.readers import NAMES, Dataset, load
