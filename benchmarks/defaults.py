@@ -49,16 +49,16 @@ GRID: dict[tuple[str, int], list[dict]] = {
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
         {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
-        {"steps": 600, "learning_rate": 0.3, "batch": 15000, "augment": "flips"},
-        {"steps": 1500, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
-        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips", "learn_kernel": True},
+        {"steps": 600, "learning_rate": 3.0, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "photos"},
+        {"steps": 1200, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 15000, "augment": "flips"},
     ],
     ("cifar10", 100): [
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "photos"},
         {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
-        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "flips"},
-        {"steps": 1500, "learning_rate": 0.3, "batch": 6000, "augment": "photos"},
-        {"steps": 600, "learning_rate": 0.3, "batch": 6000, "augment": "none"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "photos"},
+        {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
     ],
 }
 """Settings by data set and size; what is not said is a default, with labels solved."""

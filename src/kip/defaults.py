@@ -14,6 +14,9 @@ PURPOSES = ("kernels", "networks")
 NETWORK_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024+conv1:standard=128+conv2:standard=128"
 """The kernels that the paper learns images with which are to train networks, sampled at every step."""
 
+FEW = 50
+"""Support points below which a set cannot fit the training set, whatever the steps."""
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -31,7 +34,8 @@ def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str
     """Defaults for `size` support points learned from `training` points of a `kind`.
 
     `expensive` means a convolutional kernel, of which a step sees fewer targets. Photographs are augmented: without it
-    a hundred learned images fit their training set and little else. Digits gain nothing from it in so few steps.
+    a hundred learned images fit their training set and little else; a few cannot, and do best with flips alone and
+    large steps. Digits gain nothing from it in so few steps.
 
     Images for networks keep their labels and see small batches for a few hundred steps: with more of either the paper
     found them to fit the kernels they were learned with.
@@ -47,13 +51,13 @@ def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str
         return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), augment, judge_targets=2_000)
     batch = _batch(training, max(6_000, 5 * size))
     if kind == "photos":
-        return Defaults(800, 0.3, batch, "photos")
+        return Defaults(600, 1.0, batch, "flips") if size < FEW else Defaults(800, 0.3, batch, "photos")
     return Defaults(_digit_steps(size), 0.2, batch, "none")
 
 
 def _digit_steps(size: int) -> int:
     """Few points are learned soon, and of many a step takes long."""
-    if size < 50:
+    if size < FEW:
         return 600
     return 1000 if size < 1000 else 300
 
