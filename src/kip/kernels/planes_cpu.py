@@ -102,7 +102,7 @@ class NumbaPlanesKernel(NetworkKernel):
         return k
 
     def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        """K(x1, x2) and its pullback, which walks the planes again; those between pools are kept where there is room."""
+        """K(x1, x2) and its pullback, which walks the planes again; those between pools are kept where room is."""
         x1, x2 = common_points(x1, x2)
         engine, a = self._engine(x1)
         _, b = self._engine(x2)
@@ -267,6 +267,8 @@ class _Engine:
         The planes between levels are left in `stored`, as far as it reaches.
         """
         n, arrays = len(side.x), {**self._support(side), **self._targets(targets)}
+        if stored is not None:
+            arrays["stored"] = stored
         blocks = len(arrays["y"])
         length = max(1, min(planes_jit.TOGETHER, blocks // _TASKS))
         step = max(1, -(-n // _parts(blocks // length)))
@@ -277,7 +279,7 @@ class _Engine:
             for i in range(0, end, step)
         ]
         out = np.zeros((2, n, blocks * self.lanes))
-        self._run(tasks, nngp=self.nngp, sums=out, **arrays, **({} if stored is None else {"stored": stored}))
+        self._run(tasks, nngp=self.nngp, sums=out, **arrays)
         return out[:, :, : len(targets.x)] * self._normal()
 
     def own_sums(self, side: Side, *, nngp: bool) -> np.ndarray:
