@@ -100,8 +100,8 @@ def _print_status(results: Path) -> None:
     from kip.paper.recipes import SETTINGS, recipes
 
     rates = costs.read(results)
-    table = Table(header_style="bold")
-    table.add_column("recipe")
+    table = Table(header_style="bold", padding=(0, 0, 0, 1))
+    table.add_column("recipe", no_wrap=True)
     table.add_column("setting")
     for heading in status.STATUSES:
         table.add_column(heading, justify="right")
