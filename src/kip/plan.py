@@ -274,9 +274,7 @@ def _draws(work: Work, seconds: float) -> int:
 
 
 def _k_means(work: Work, pace: Pace) -> float:
-    centroids = -(-work.size // work.classes)
-    # Seeding looks at all centroids found so far for each new one.
-    return work.training * (centroids * pace.means + centroids * (centroids - 1) / 2 * pace.seeding)
+    return work.training * -(-work.size // work.classes) * (pace.means + pace.seeding)
 
 
 # --- bytes
