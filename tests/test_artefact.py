@@ -11,6 +11,7 @@ import safetensors.numpy
 import kip
 from kip import artefact
 from kip.files import sha256
+from kip.kernels.planes import PlanesKernel
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +146,12 @@ def test_vectors_have_no_picture(tmp_path):
     assert not (folder / "images.png").exists()
     assert "2 distilled vectors" in (folder / "README.md").read_text()
     assert set(safetensors.numpy.load_file(folder / "distilled.safetensors")) >= {"x", "y"}
+
+
+def test_the_engine_asked_for_scores_too_and_does_not_travel(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 4, 4, 1)), np.arange(12) % 2
+    small = kip.distill(x, y, size=2, kernel="conv1", engine="jax", steps=1)
+    assert isinstance(small.kernels[0], PlanesKernel)
+    small.save(tmp_path / "small")
+    assert kip.load(tmp_path / "small").engine is None

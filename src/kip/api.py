@@ -394,6 +394,7 @@ def _distilled(task: Task, support: LabelledSet, kernel: str) -> DistilledSet:
         corruption=corruption,
         mask=mask,
         config=dataclasses.asdict(task.options),
+        engine=task.options.engine,
     )
 
 

@@ -41,7 +41,8 @@ class DistilledSet:
     """A small labelled set with all that is needed to use it.
 
     `x`, `y` live in preprocessed space, where kernels and masks do; `images()` brings them back for people. `kernel` is
-    a kernel or a family ("fc1+conv2"), whose predictions are averaged.
+    a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
+    stored.
 
     >>> import numpy as np, kip
     >>> rng = np.random.default_rng(0)
@@ -64,6 +65,7 @@ class DistilledSet:
     mask: np.ndarray | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
+    engine: str | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -75,7 +77,7 @@ class DistilledSet:
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels it was made for."""
-        return family(self.kernel)
+        return family(self.kernel, self.engine)
 
     @cached_property
     def _alphas(self) -> tuple[np.ndarray, ...]:
