@@ -47,7 +47,7 @@ def _panel(axes: Any, found: Mapping[str, Any]) -> None:
     axes.plot([low, high], [low, high], color=FAINT, linewidth=1.2, zorder=0)
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
     plain(axes)
 
 
