@@ -125,12 +125,16 @@ def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
     return _thread_pools().limit(limits=1, user_api="blas")
 
 
+CALM = 1000
+"""Support points up to which BLAS's threads cost more than they give: above, a factorisation is worth them."""
+
+
 def calm_threads(support: int) -> contextlib.AbstractContextManager[Any]:
     """`one_blas_thread` for support sets whose matrices are small.
 
-    A step on 500 points took twice as long with BLAS's threads; above a thousand a factorisation is worth them.
+    A step on 500 points took twice as long with BLAS's threads, Label Solve on 10 points fourteen times as long.
     """
-    return contextlib.nullcontext() if support > 1000 else one_blas_thread()
+    return contextlib.nullcontext() if support > CALM else one_blas_thread()
 
 
 def cholesky(a: np.ndarray) -> np.ndarray:

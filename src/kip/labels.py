@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 
 from kip.kernels.base import Kernel
-from kip.krr import Factor, Ridge
+from kip.krr import CALM, Factor, Ridge, calm_threads
 from kip.sets import LabelledSet
 from kip.stream import Plan, Tile
 
@@ -50,6 +50,9 @@ def _fold(rows: np.ndarray) -> _Triangle:
 
 
 def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, plan: Plan) -> np.ndarray:
+    if len(x_support) <= CALM:  # beyond, the QR has work for BLAS's own threads
+        plan = plan.side_by_side(kernel, x_support, len(targets))
+
     def visit(tile: Tile) -> _Triangle:
         assert tile.y is not None
         k_ts = kernel.gram(x_support, tile.x).T
@@ -76,6 +79,18 @@ def solve_labels(
     dtype of `x_support`, in which K_ts is computed, or of float64 times the condition of A where that is more: where
     support points coincide, A⁻¹ carries its own rounding that far.
     """
+    with calm_threads(len(x_support)):
+        return _solved(kernels, x_support, targets, ridge, cutoff, plan)
+
+
+def _solved(
+    kernels: Sequence[Kernel],
+    x_support: np.ndarray,
+    targets: LabelledSet,
+    ridge: Ridge,
+    cutoff: float | None,
+    plan: Plan,
+) -> Solution:
     size = len(x_support)
     operators, right, rest, noise = [], [], 0.0, float(np.finfo(x_support.dtype).eps)
     for kernel in kernels:

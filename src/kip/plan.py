@@ -313,7 +313,7 @@ def _stepping(work: Work) -> int:
     batch = copies * work.batch * work.width * work.itemsize
     kept = 2 * n * work.batch * work.itemsize
     tiles = max(kept if work.solved and kept <= DEFAULT_MEMORY else 0, 6 * n * rows * work.itemsize)
-    square = (9 if work.solved else 6) * 8 * n * n
+    square = (9 if work.solved else 4) * 8 * n * n
     points = 3 * 8 * n * work.width
     planes = min(work.memory_of_planes, n * work.batch * work.planes)
     judged = _solving(work) if work.solved else 0

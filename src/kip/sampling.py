@@ -41,9 +41,11 @@ def allocate(size: int, counts: np.ndarray) -> np.ndarray:
     counts = np.asarray(counts)
     if size > counts.sum():
         raise ValueError(f"cannot draw {size} points from {counts.sum()}; ask for at most {counts.sum()}")
-    level = 0
-    while np.minimum(counts, level + 1).sum() <= size and level < counts.max():
-        level += 1
+    # The highest level to which all classes can be filled: halving, since a batch is drawn at every step.
+    level, beyond = 0, int(counts.max(initial=0)) + 1
+    while beyond - level > 1:
+        middle = (level + beyond) // 2
+        level, beyond = (middle, beyond) if np.minimum(counts, middle).sum() <= size else (level, middle)
     shares = np.minimum(counts, level)
     shares[np.flatnonzero(counts > level)[: size - int(shares.sum())]] += 1
     return shares

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from kip.kernels.base import Kernel, Params
-from kip.krr import Factor, Ridge, Ridged, cholesky, cholesky_solve, one_blas_thread
+from kip.krr import Factor, Ridge, Ridged, calm_threads, cholesky, cholesky_solve, one_blas_thread
 from kip.sets import LabelledSet, aligned_empty
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ THREAD_ROWS = 1024
 SIDE_BY_SIDE = 4
 """Tiles that half of the memory must hold at once, where they are visited side by side."""
 
-SMALL_PASS = 2**24
+SMALL_PASS = 2**27
 """Multiplications in K_ts below which a pass keeps to one thread: handing out tiles takes longer than it saves."""
 
 NOISE_ULPS = 2
@@ -349,4 +349,5 @@ def predict(kernel: Kernel, x_support: np.ndarray, alpha: np.ndarray, x: np.ndar
 
 def coefficients(kernel: Kernel, x_support: np.ndarray, y_support: np.ndarray, ridge: Ridge) -> np.ndarray:
     """α = A⁻¹ y_s, all that prediction needs beside X_s."""
-    return Factor(_k_ss(kernel, x_support), ridge).solve(y_support)
+    with calm_threads(len(x_support)):
+        return Factor(_k_ss(kernel, x_support), ridge).solve(y_support)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kip import large
 from kip.api import Task
-from kip.krr import accuracy
+from kip.krr import accuracy, calm_threads
 from kip.labels import solve_labels
 from kip.sampling import Stream, allocate, balanced, generator
 from kip.sets import LabelledSet, class_counts
@@ -62,7 +62,8 @@ def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
         rows = np.flatnonzero(task.problem.codes == c)
         flat = train.x[rows].reshape(len(rows), -1)
         rng = generator(task.options.seed, Stream.BASELINE, int(c))
-        found, _ = kmeans2(flat, _seeds(flat, int(shares[c]), rng), minit="matrix", iter=50)
+        with calm_threads(int(shares[c])):
+            found, _ = kmeans2(flat, _seeds(flat, int(shares[c]), rng), minit="matrix", iter=50)
         centres.append(found.astype(train.x.dtype))
         labels.append(np.repeat(train.y[rows].mean(axis=0, keepdims=True), shares[c], axis=0))
     x = np.concatenate(centres).reshape(-1, *train.x.shape[1:])
