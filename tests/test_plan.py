@@ -47,6 +47,7 @@ PACE = Pace(
     sampled=1e-7,
     touched=1e-9,
     means=2e-5,
+    passes=1e-6,
     seeding=1e-7,
     drawn=1.0,
     resident=300 * 2**20,

@@ -108,9 +108,9 @@ class Pace:
     """Seconds of what no kernel enters, measured with dense matrices of `order` and points of the width asked for.
 
     `fold` is a QR of `rows` such rows, `svd` a whole decomposition. The others are of one point: to preprocess it, to
-    augment it, to draw it into a batch; `touched` of one byte used for the first time; `means` of one point and
-    centroid through all passes of k-means, `seeding` of finding one. `eigen` is of one order cubed, `drawn` of the
-    pictures, `resident` the bytes of a process that has computed a little.
+    augment it, to draw it into a batch; `touched` of one byte used for the first time; `passes` of one point through
+    all passes of k-means, `means` of one and each centroid besides, `seeding` of these in finding one. `eigen` is of
+    one order cubed, `drawn` of the pictures, `resident` the bytes of a process that has computed a little.
     """
 
     order: int
@@ -122,6 +122,7 @@ class Pace:
     augmented: float
     sampled: float
     touched: float
+    passes: float
     means: float
     seeding: float
     drawn: float
@@ -274,7 +275,8 @@ def _draws(work: Work, seconds: float) -> int:
 
 
 def _k_means(work: Work, pace: Pace) -> float:
-    return work.training * -(-work.size // work.classes) * (pace.means + pace.seeding)
+    centroids = -(-work.size // work.classes)
+    return work.training * (pace.passes + centroids * (pace.means + pace.seeding))
 
 
 # --- bytes

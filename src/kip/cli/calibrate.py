@@ -5,6 +5,7 @@ Points are random, since times do not depend on them. Every function gets its cl
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from kip.data.preprocess import fit
 from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.kip import Config, Problem, State
+from kip.krr import calm_threads
 from kip.plan import FRESH, Pace, Rates, Work
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, aligned_empty, one_hot
@@ -34,8 +36,8 @@ LONG = 0.25
 REPEATS, PATIENCE = 4, 0.6
 """A call is timed so often at most, and no longer than so many seconds after the first; the best counts."""
 
-ORDER, SAMPLE, CENTROIDS, PASSES = 300, 16 * 2**20, 4, 50
-"""The order of dense matrices, bytes of points, centroids, and the passes that k-means makes."""
+ORDER, SAMPLE, POINTS, CENTROIDS, PASSES = 300, 16 * 2**20, 2048, 4, 50
+"""The order of dense matrices, bytes of points; for k-means points, centroids, and the passes that it makes."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def measure_pace(work: Work, points: Points, clock: Clock, drawn: float, residen
     _, svd = timed(lambda: scipy.linalg.svd(matrix[:order], full_matrices=False, check_finite=False), clock)
     prepared, applied = _preprocessing(work, points, rng, clock)
     flat = rng.standard_normal((_sample(work), work.width), np.float32)
-    means, seeding = _k_means(flat[:512], clock)
+    passes, means, seeding = _k_means(flat[:POINTS], clock)
     return Pace(
         order=order,
         rows=height,
@@ -168,6 +170,7 @@ def measure_pace(work: Work, points: Points, clock: Clock, drawn: float, residen
         augmented=_augmentation(work, points, rng, clock) + applied if work.augmented else 0.0,
         sampled=_sampling(work, flat, clock),
         touched=_touching(clock),
+        passes=passes,
         means=means,
         seeding=seeding,
         drawn=drawn,
@@ -231,14 +234,17 @@ def _sampling(work: Work, flat: np.ndarray, clock: Clock) -> float:
     return (drawing + taking * work.batch / len(rows)) / work.training
 
 
-def _k_means(flat: np.ndarray, clock: Clock) -> tuple[float, float]:
-    """Seconds of all passes, and of seeding, for a point and a centroid."""
+def _k_means(flat: np.ndarray, clock: Clock) -> tuple[float, float, float]:
+    """Seconds of all passes for a point, and for a point and a centroid; and of seeding for these."""
     from scipy.cluster.vq import kmeans2
     from scipy.spatial.distance import cdist
 
-    def passes() -> Any:
-        return kmeans2(flat, flat[:CENTROIDS], minit="matrix", iter=PASSES // 10)
+    def passes(centroids: int) -> float:
+        task = functools.partial(kmeans2, flat, flat[:centroids], minit="matrix", iter=PASSES // 10)
+        return 10 * timed(task, clock)[1] / len(flat)
 
-    pairs = len(flat) * CENTROIDS
-    few = flat[:CENTROIDS].astype(np.float64)
-    return 10 * timed(passes, clock)[1] / pairs, timed(lambda: cdist(few, flat, "sqeuclidean"), clock)[1] / pairs
+    with calm_threads(CENTROIDS):
+        one, several = passes(1), passes(CENTROIDS)
+        seeding = timed(lambda: cdist(flat[:1].astype(np.float64), flat, "sqeuclidean"), clock)[1] / len(flat)
+    means = max(several - one, 0.0) / (CENTROIDS - 1)
+    return max(one - means, 0.0), means, seeding
