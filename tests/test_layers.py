@@ -15,6 +15,7 @@ SOURCE = Path(kip.__file__).parent
 ROWS = [
     "_version",
     "files",
+    "timing",
     "sets",
     "kernels",
     "grams",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from kip.cli import common
 from kip.cli.progress import console, working
+from kip.timing import shortest
 
 if TYPE_CHECKING:
     from kip.kernels import Kernel
@@ -91,20 +91,9 @@ def _measure(each: Kernel, shape: tuple[int, int, int], seconds: float) -> tuple
     each.gram(x_support, x_target)
     first = time.perf_counter() - start
     pairs = SUPPORT * count
-    forward = _best(lambda: each.gram(x_support, x_target), seconds) / pairs
+    forward = shortest(lambda: each.gram(x_support, x_target), seconds) / pairs
     both()
-    return first, forward, _best(both, seconds) / pairs
-
-
-def _best(call: Callable[[], object], seconds: float) -> float:
-    """The shortest of the calls that fit into `seconds`: what else the machine does only ever adds."""
-    spent, best = 0.0, float("inf")
-    while spent < seconds:
-        start = time.perf_counter()
-        call()
-        took = time.perf_counter() - start
-        spent, best = spent + took, min(best, took)
-    return best
+    return first, forward, shortest(both, seconds) / pairs
 
 
 def _time(seconds: float) -> str:

@@ -6,7 +6,6 @@ network's steps, each times its measured seconds. Where a rate was not measured 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from kip.files import read_json, write_json
 from kip.paper.recipes import Cell
 from kip.paper.works import Comparison, Kip, Natural, Network, Part, Solved, Subset, Whole, Work, parts
+from kip.timing import shortest
 
 Rates = Mapping[str, float]
 """Seconds for one: a "pair KERNEL DATA" of images, a "gradient KERNEL DATA" of one, a "flop", a "network flop"."""
@@ -131,7 +131,7 @@ def _measured(name: str, seconds: float) -> float:
     if kind in ("flop", "network"):
         n = 1500
         a: Any = rng.standard_normal((n, n)).astype(np.float64 if kind == "flop" else np.float32)
-        return _best(lambda: a @ a, seconds) / (2.0 * n**3)
+        return shortest(lambda: a @ a, seconds) / (2.0 * n**3)
     spec, _, data = rest.rpartition(" ")
     from kip.kernels import kernel
     from kip.kernels.inner import InnerProductKernel
@@ -146,15 +146,4 @@ def _measured(name: str, seconds: float) -> float:
         return each.gram(x1, x2) if kind == "pair" else each.vjp(x1, x2)[1](cotangent)
 
     call()
-    return _best(call, seconds) / (rows * columns)
-
-
-def _best(call: Callable[[], object], seconds: float) -> float:
-    """The shortest of the calls that fit into `seconds`: what else the machine does only ever adds."""
-    spent, best = 0.0, float("inf")
-    while spent < seconds:
-        start = time.perf_counter()
-        call()
-        took = time.perf_counter() - start
-        spent, best = spent + took, min(best, took)
-    return best
+    return shortest(call, seconds) / (rows * columns)
