@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kip import machine
 from kip._version import __version__
-from kip.cli import machine
 from kip.files import write_json
 
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoints.json"

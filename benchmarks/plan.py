@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kip import machine
 from kip._version import __version__
-from kip.cli import machine
 from kip.files import write_json
 
 RESULTS = Path(__file__).parents[1] / "results" / "plan.json"

@@ -15,7 +15,7 @@ import pytest
 from tests.tolerances import assert_close
 
 import kip
-from kip import stream
+from kip import machine, stream
 from kip.kernels import inner
 from kip.krr import Ridge
 from kip.sets import LabelledSet
@@ -172,7 +172,7 @@ def test_threads_change_not_a_bit(mode: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(stream, "SMALL_PASS", 0)
     found = []
     for cores in (1, 2, 3):
-        monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
         found.append(streamed("fc1", mode, Ridge(RIDGE), Plan(memory=20_000)))
     for other in found[1:]:
         assert jax.tree.all(jax.tree.map(np.array_equal, vars(other), vars(found[0])))
@@ -190,7 +190,7 @@ def test_tiles_side_by_side_keep_within_half_of_the_memory(monkeypatch: pytest.M
     x = np.zeros((2000, 784), np.float32)
     tiles = set()
     for cores in (1, 2, 64):
-        monkeypatch.setattr(stream, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
         plan = Plan().side_by_side(kip.kernel("rbf"), x, 1000)
         (threads,) = plan.executor.args
         assert 1 <= threads <= cores

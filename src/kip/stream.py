@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
+from kip import machine
 from kip.kernels.base import Kernel, Params
 from kip.krr import Factor, Ridge, Ridged, calm_threads, cholesky, cholesky_solve, one_blas_thread
 from kip.sets import LabelledSet, aligned_empty
@@ -100,10 +101,6 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="kip-tile")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True)
 class Plan:
     """How a pass is run: the memory it may take, where it runs, and a tile size where one is wanted."""
@@ -129,7 +126,7 @@ class Plan:
         row = _row_bytes(len(x_support), int(np.prod(x_support.shape[1:])), x_support.dtype.itemsize)
         rows = self.tile or min(THREAD_ROWS, max(1, self.memory // (2 * SIDE_BY_SIDE * row)))
         small = targets * x_support.size < SMALL_PASS
-        threads = 1 if small else max(1, min(_cores(), self.memory // (2 * rows * row)))
+        threads = 1 if small else max(1, min(machine.cores(), self.memory // (2 * rows * row)))
         return replace(self, tile=rows, executor=functools.partial(threaded, threads))
 
     def tiles(self, x: Any, y: np.ndarray | None, support: int) -> list[Tile]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kip.cli import machine, main, planning
+from kip import machine
+from kip.cli import main, planning
 from kip.plan import Rates
 
 

@@ -134,6 +134,22 @@ def test_ones_own_network_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         models.build(lambda *_, rngs: rngs and 3, (4,), 2, seed=0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["fc2:8", "conv1:4", "convnet:4", "lenet", "alexnet", "wideresnet10-1"])
+def test_a_silenced_network_gives_zeros_and_can_still_learn(name: str) -> None:
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 16, 16, 1)), jnp.float32)
+    fresh = models.build(name, (16, 16, 1), 3, seed=0)
+    assert float(jnp.abs(fresh(x)).max()) > 0  # type: ignore[operator]
+    model = models.silenced(models.build(name, (16, 16, 1), 3, seed=0))
+    assert float(jnp.abs(model(x)).max()) == 0  # type: ignore[operator]
+    gradient = nnx.grad(lambda model: jnp.sum(model(x)[:, 0]))(model)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0
+
+
+def test_a_network_that_names_no_read_out_is_left_as_it_is() -> None:
+    own = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    assert float(jnp.abs(models.silenced(own).kernel[...]).max()) > 0  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "options", "message"),
     [

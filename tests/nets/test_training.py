@@ -90,7 +90,7 @@ def test_seeds_together_are_seeds_in_turn(loss: str, optimiser: str) -> None:
 
 def test_a_step_of_momentum_is_that_of_the_formula() -> None:
     support = blobs(9)
-    settings = Settings("mse", "momentum", 0.1, l2=0.5, steps=1)
+    settings = Settings("mse", "momentum", 0.1, l2=0.5, steps=1, read_out="drawn")
     before = nnx.state(training.build("fc1:4", (6,), 3, seed=0), nnx.Param)
     graph = nnx.split(training.build("fc1:4", (6,), 3, seed=0))[0]
 
@@ -103,6 +103,17 @@ def test_a_step_of_momentum_is_that_of_the_formula() -> None:
     expected = nnx.merge(graph, after)(jnp.asarray(support.x))
     found = train("fc1:4", support, settings, seeds=[0])
     np.testing.assert_allclose(found.predict(support.x)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_under_mean_square_loss_a_network_starts_at_zero_and_few_points_teach_it_more() -> None:
+    support, test = blobs(12), blobs(300, seed=1)
+    assert [Settings(loss=loss).silent for loss in training.LOSSES] == [True, False]
+    assert Settings(read_out="zero").silent
+    found = {}
+    for read_out in ("auto", "zero", "drawn"):
+        settings = Settings("mse", "adam", 1e-2, steps=100, read_out=read_out)
+        found[read_out] = train("fc1:256", support, settings, seeds=range(5), test=test).mean
+    assert found["auto"] == found["zero"] > found["drawn"]
 
 
 def test_the_step_is_chosen_on_validation_and_the_test_set_is_scored_there() -> None:
@@ -207,6 +218,7 @@ def test_batches_pass_over_all_points_and_are_augmented() -> None:
         ({"optimiser": "sgd"}, "`optimiser` must be one of"),
         ({"schedule": "linear"}, "`schedule` must be one of"),
         ({"soft_labels": "hard"}, "`soft_labels` must be one of"),
+        ({"read_out": "small"}, "`read_out` must be one of auto, zero, drawn"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
         ({"l2": -1.0}, "`l2` must be zero or positive"),
         ({"steps": 0}, "`steps` and `batch`"),

@@ -298,6 +298,7 @@ CLAIMS = [
     "learned-gamma",
     "nngp-like-ntk",
     "learned-labels-harm-networks",
+    "all-kernels-transfer",
 ]
 
 BY_HAND = {

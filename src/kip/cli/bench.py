@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.table import Table
 
+from kip import machine
 from kip.cli import common
 from kip.cli.progress import console, working
 from kip.timing import shortest
@@ -52,7 +52,7 @@ def bench(
     if not chosen:
         raise ValueError(f"`--kernels` names no kernel; got {kernels!r}. Write rbf,fc1")
     table = Table(
-        title=f"images of {size}×{size}×{channels}, {os.cpu_count()} cores", title_justify="left", title_style="bold"
+        title=f"images of {size}×{size}×{channels}, {machine.cores()} cores", title_justify="left", title_style="bold"
     )
     for heading in ("kernel", "first call", "pairs/s", "a pair", "with gradient", "a pair"):
         table.add_column(heading, justify="left" if heading == "kernel" else "right")

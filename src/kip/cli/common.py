@@ -227,7 +227,8 @@ def conclude(
 
     The set is saved before it is measured: what took long to learn is on the disk before anything else can fail.
     """
-    from kip.cli import machine, measure
+    from kip import machine
+    from kip.cli import measure
 
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)

@@ -102,7 +102,8 @@ class _Distillation:
 
     def __call__(self) -> common.Done:
         from kip import kip as algorithm
-        from kip.cli import learning, machine, planning
+        from kip import machine
+        from kip.cli import learning, planning
 
         groups = (self.data, self.of, self.learning, self.running)
         options = common.api_options(self.dataset, *groups)

@@ -51,7 +51,8 @@ def plan(
         kip plan --data cifar10 --kernel convnet3 --size 100
         kip plan --data mnist --size 500 --time-budget 10m
     """
-    from kip.cli import machine, planning
+    from kip import machine
+    from kip.cli import planning
 
     budget = None if time_budget is None else seconds(time_budget)
     common.use_device(running.device)

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from kip import machine
 from kip.api import Options, Outline, resolve
-from kip.cli import calibrate, common, learning, machine, measure
+from kip.cli import calibrate, common, learning, measure
 from kip.cli.calibrate import Points
 from kip.cli.options import RunOptions
 from kip.cli.progress import duration, say, working

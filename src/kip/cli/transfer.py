@@ -60,6 +60,10 @@ class TrainOptions:
         Literal["argmax", "clip", "softmax"],
         Parameter(group=TRAINING, help="What cross-entropy makes of labels that are not one-hot."),
     ] = "argmax"
+    read_out: Annotated[
+        Literal["auto", "zero", "drawn"],
+        Parameter(group=TRAINING, help="How the last layer starts; auto: zero under mean-square loss."),
+    ] = "auto"
 
 
 USUAL_TRAINING = TrainOptions()

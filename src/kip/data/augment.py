@@ -6,7 +6,6 @@ A loop over pixels in Numba: the gathers that JAX makes of a warp took fifteen t
 from __future__ import annotations
 
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from kip import machine
 from kip.data.checks import nearest
 
 NAMES = ("none", "digits", "photos", "flips")
@@ -85,7 +85,7 @@ def named(name: str) -> Augment | None:
 
 def _on_all_cores(images: np.ndarray, draws: np.ndarray, out: np.ndarray) -> None:
     """Augment `images` into `out`, a share to a core; the draws are made already, so the shares do not matter."""
-    cores = os.cpu_count() or 1
+    cores = machine.cores()
     share = max(1, -(-len(images) // cores))
     parts = [slice(start, start + share) for start in range(0, len(images), share)]
     with ThreadPoolExecutor(cores) as pool:

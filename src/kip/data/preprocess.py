@@ -8,7 +8,6 @@ give equal results (an augmented batch is float but still counts to 255).
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
@@ -16,6 +15,7 @@ from typing import Any, final
 import numpy as np
 from scipy import linalg
 
+from kip import machine
 from kip.data.checks import check_finite, nearest, point_shape
 from kip.sets import aligned_empty
 
@@ -86,7 +86,7 @@ class Preprocess(abc.ABC):
             self._apply(raw[rows].reshape(rows.stop - rows.start, -1), out[rows])
 
         if self.threaded and out.size > THREADED_FROM:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+            with ThreadPoolExecutor(machine.cores()) as pool:
                 list(pool.map(work, _slices(len(raw))))
         else:
             list(map(work, _slices(len(raw))))

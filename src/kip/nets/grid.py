@@ -15,7 +15,7 @@ from kip.sets import LabelledSet
 RATES = {
     ("adam", "standard"): (1e-3, 3e-4, 3e-3),
     ("adam", "ntk"): (3e-2, 1e-2, 1e-1),
-    ("momentum", "standard"): (1e-3, 1e-4, 1e-2),
+    ("momentum", "standard"): (1e-1, 1e-2, 1e-3),
     ("momentum", "ntk"): (1e-1, 1e-2, 1.0),
 }
 """By optimiser and parameterisation: a unit of NTK-parameterised weight is one of a standard one over √fan-in."""

@@ -226,6 +226,21 @@ def parameterised(name: str | Factory) -> bool:
     return not (colon and not tail.isdigit()) and stem not in _OTHERS and named(stem) is not None
 
 
+def silenced(model: nnx.Module) -> nnx.Module:
+    """The network with a last layer of zeros, so that its outputs start at zero.
+
+    That layer is what a network calls `read_out`; one that has nothing of the name is left as it is.
+    """
+    if isinstance(model, Layers):
+        last: list[Any] = [getattr(model, f"{kind}{model.depth - 1}") for kind in "wb"]
+    else:
+        named_so = nnx.state(model.read_out, nnx.Param) if hasattr(model, "read_out") else {}
+        last = jax.tree.leaves(named_so, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    for param in last:
+        param[...] = jnp.zeros_like(param[...])
+    return model
+
+
 def count(model: nnx.Module) -> int:
     """How many parameters a network has."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

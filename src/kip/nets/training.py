@@ -23,12 +23,13 @@ from flax import nnx
 
 from kip.data import augment as augmentation
 from kip.nets.batches import SOFT_LABELS, Batches, checked, targets
-from kip.nets.models import Factory, build
+from kip.nets.models import Factory, build, silenced
 from kip.sets import LabelledSet
 
 LOSSES = ("mse", "xent")
 OPTIMISERS = ("adam", "momentum")
 SCHEDULES = ("constant", "cosine")
+READ_OUTS = ("auto", "zero", "drawn")
 
 MOMENTUM = 0.9
 PREDICTION_BYTES = 2**26
@@ -45,7 +46,9 @@ class Settings:
     `l2` is μ of ½μ‖θ‖², added to the loss. `batch` None means all points each step. `augment` names an augmentation of
     `kip.data.augment`. `soft_labels` says what cross-entropy makes of labels that are not one-hot (which become one-hot
     in any case): "argmax" the one-hot of their largest entry, "clip" what is positive of y + 1/C, scaled to sum to one,
-    "softmax" their softmax. Under mean-square loss labels are used as they are.
+    "softmax" their softmax. Under mean-square loss labels are used as they are. `read_out` says how the last layer
+    starts: "drawn" as the parameterisation has it, "zero", or "auto": zero under mean-square loss, where the outputs
+    of a fresh network, which are larger than the labels, would stay as noise wherever few points pull at them.
     """
 
     loss: str = "xent"
@@ -59,12 +62,14 @@ class Settings:
     width: int | None = None
     parameterisation: str = "standard"
     soft_labels: str = "argmax"
+    read_out: str = "auto"
 
     def __post_init__(self) -> None:
         _one_of("loss", self.loss, LOSSES)
         _one_of("optimiser", self.optimiser, OPTIMISERS)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("soft_labels", self.soft_labels, SOFT_LABELS)
+        _one_of("read_out", self.read_out, READ_OUTS)
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"`learning_rate` must be positive; got {self.learning_rate}")
         if not (math.isfinite(self.l2) and self.l2 >= 0):
@@ -72,6 +77,11 @@ class Settings:
         if self.steps < 1 or (self.batch is not None and self.batch < 1):
             raise ValueError(f"`steps` and `batch` must be at least 1; got {self.steps} and {self.batch}")
         augmentation.named(self.augment or "none")
+
+    @property
+    def silent(self) -> bool:
+        """Whether the network starts as the zero function."""
+        return self.read_out == "zero" or (self.read_out == "auto" and self.loss == "mse")
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
@@ -236,7 +246,8 @@ def _initial(
     abstract = nnx.eval_shape(lambda: make(seed=0))
     training = nnx.split(_in_mode(abstract, True), nnx.Param, ...)[0]
     testing = nnx.split(_in_mode(abstract, False), nnx.Param, ...)[0]
-    drawn = _drawn(net, shape, classes, settings.width, settings.parameterisation, settings.optimiser, np.array(seeds))
+    start = _Start(shape, classes, settings.width, settings.parameterisation, settings.silent, settings.optimiser)
+    drawn = _drawn(net, start, np.array(seeds))
     if together is None:
         together = jax.default_backend() != "cpu"
     parts = (drawn,) if together else tuple(jax.tree.map(lambda leaf, i=i: leaf[i], drawn) for i in range(len(seeds)))
@@ -249,22 +260,29 @@ def _in_mode(model: nnx.Module, training: bool) -> nnx.Module:
     return model
 
 
-@partial(jax.jit, static_argnames=("net", "shape", "classes", "width", "parameterisation", "optimiser"))
-def _drawn(
-    net: str | Factory,
-    shape: tuple[int, ...],
-    classes: int,
-    width: int | None,
-    parameterisation: str,
-    optimiser: str,
-    seeds: jax.Array,
-) -> Variables:
+@dataclass(frozen=True)
+class _Start:
+    """What fresh networks are compiled for, beside their architecture."""
+
+    shape: tuple[int, ...]
+    classes: int
+    width: int | None
+    parameterisation: str
+    silent: bool
+    optimiser: str
+
+
+@partial(jax.jit, static_argnames=("net", "start"))
+def _drawn(net: str | Factory, start: _Start, seeds: jax.Array) -> Variables:
     """The variables of fresh networks, stacked over the seeds, in one compilation."""
 
     def one(seed: Any) -> Variables:
-        model = build(net, shape, classes, seed=seed, width=width, parameterisation=parameterisation)
+        model = build(
+            net, start.shape, start.classes, seed=seed, width=start.width, parameterisation=start.parameterisation
+        )
+        model = silenced(model) if start.silent else model
         params, rest = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
-        return Variables(params, rest, _moments(optimiser).init(params))
+        return Variables(params, rest, _moments(start.optimiser).init(params))
 
     return jax.vmap(one)(seeds)
 

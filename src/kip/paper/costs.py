@@ -80,10 +80,10 @@ def _counts(work: Any) -> dict[str, float]:
     data = work.data
     d, n_t, tests = _width(data), TRAINING[data], TESTS[data]
     if isinstance(work, Network):
-        width = work.width or 1024
         tried = len(work.losses) * len(work.learning_rates)
+        trainings = 1 + (tried / len(work.seeds) if tried > 1 else 0)  # settings are tried with one seed
         seen = work.steps * (work.batch or work.support.size) + work.steps / work.watch_every * work.watch / 3
-        return {"network flop": 6.0 * tried * seen * d * width}
+        return {"network flop": 6.0 * (trainings * seen + tests / 3) * _multiplications(work)}
     if isinstance(work, Subset):
         n = work.size
         return {"flop": n**3 / 3 + 2.0 * n * tests * d}
@@ -107,6 +107,19 @@ def _counts(work: Any) -> dict[str, float]:
     for each in work.tested:
         found[f"pair {each} {data}"] = work.checkpoints * n * tests
     return found
+
+
+def _multiplications(work: Network) -> float:
+    """What the network takes for one image, about."""
+    h, w, ch = SHAPES[work.data]
+    kind, depth = work.net.rstrip("0123456789"), int(work.net.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
+    if kind == "fc":
+        width = work.width or 1024
+        return h * w * ch * width + (depth - 1) * width**2
+    if kind == "conv":
+        width = work.width or 128
+        return 9.0 * h * w * (ch * width + (depth - 1) * width**2)
+    return {"lenet": 4e5, "wideresnet": 3e7}[kind]
 
 
 def _width(data: str) -> int:

@@ -8,11 +8,11 @@ what deviates from the paper. The newest record of a cell counts.
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kip import machine
 from kip._version import __version__
 from kip.files import read_json, write_json
 from kip.paper import works
@@ -38,8 +38,8 @@ def record(cell: Cell, result: Result, *, today: datetime.date | None = None) ->
         "command": f"kip reproduce {cell.recipe} --cells {cell.name}",
         "kip": __version__,
         "seconds": round(result.seconds, 1),
-        "cores": os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cores": machine.cores(),
+        "memory_gb": round(machine.physical_memory() / 2**30, 1),
         "date": (today or datetime.datetime.now(datetime.UTC).date()).isoformat(),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kip.paper.recipes import Cell, Recipe
+from kip.paper.recipes.figures import TRAINED, tested_with_others
 from kip.paper.works import Comparison, Kip, Network, Part, Rule, Solved, Trial
 
 THREE = (0, 1, 2)
@@ -20,6 +21,7 @@ def recipe() -> Recipe:
         "learned-gamma": _learned_gamma(),
         "nngp-like-ntk": _nngp_like_ntk(),
         "learned-labels-harm-networks": _learned_labels_harm_networks(),
+        "all-kernels-transfer": _all_kernels_transfer(),
     }
     cells = tuple(
         Cell(id=f"claims/{name}", work=work, deviations=("short runs, three seeds where not said otherwise",))
@@ -187,3 +189,20 @@ def _learned_labels_harm_networks() -> Comparison:
         for at in ("MNIST 100", "CIFAR-10 100")
     )
     return Comparison(trials=trials, rules=rules)
+
+
+def _all_kernels_transfer() -> Comparison:
+    """The runs are those of Figure A1."""
+    trials, rules = [], []
+    for size in (10, 100):
+        trials += [Trial(name=f"{name}, {size} images", work=tested_with_others(name, size)) for name in TRAINED]
+        rules += [
+            _above(
+                f"all, {size} images",
+                f"{name}, {size} images",
+                f"{size} images learned with all six kernels do better under twelve, on average, than with {name}",
+            )
+            for name in TRAINED
+            if name != "all"
+        ]
+    return Comparison(trials=tuple(trials), rules=tuple(rules))

@@ -11,6 +11,7 @@ SIZES_OF_TRANSFER = (10, 100, 200)
 TRAINED = {f"fc{m}": f"fc{m}:standard=1024" for m in (1, 2, 3)} | {
     f"conv{m}": f"conv{m}:standard=128" for m in (1, 2, 3)
 }
+TRAINED["all"] = "+".join(TRAINED.values())
 TESTED = tuple(
     f"{name}:{kind}standard={width}"
     for kind in ("", "nngp:")
@@ -42,30 +43,34 @@ def _label_solve() -> Recipe:
 
 
 def _kernel_transfer() -> Recipe:
-    families = {**TRAINED, "all": "+".join(TRAINED.values())}
     cells = [
         Cell(
             id=f"kernel-transfer/{name}-{size}",
-            work=Kip(
-                data="cifar10",
-                kernel=kernel,
-                size=size,
-                labels="fixed",
-                augment="none",
-                steps=500,
-                batch=500,
-                learning_rate=0.04,
-                schedule="constant",
-                judge_every=100,
-                tested=TESTED,
-                seconds=1800.0,
-            ),
+            work=tested_with_others(name, size),
             deviations=("500 steps of 500 targets (the paper gives neither number)", "one initialisation"),
         )
-        for name, kernel in families.items()
+        for name in TRAINED
         for size in SIZES_OF_TRANSFER
     ]
     return Recipe(id="kernel-transfer", title="Transfer between kernels (Figure A1)", cells=tuple(cells))
+
+
+def tested_with_others(trained: str, size: int) -> Kip:
+    """Images of CIFAR-10 learned with one of `TRAINED`, tested with twelve kernels."""
+    return Kip(
+        data="cifar10",
+        kernel=TRAINED[trained],
+        size=size,
+        labels="fixed",
+        augment="none",
+        steps=500,
+        batch=500,
+        learning_rate=0.04,
+        schedule="constant",
+        judge_every=100,
+        tested=TESTED,
+        seconds=1800.0,
+    )
 
 
 def _label_transfer() -> Recipe:

@@ -16,11 +16,12 @@ from kip.sampling import Stream
 from kip.sets import LabelledSet
 
 if TYPE_CHECKING:
+    from kip.nets.training import Settings, Trained
     from kip.paper.running.learning import Learned
 
 
 def run(work: Network, context: Context) -> Result:
-    """Train the network from every seed with each setting; setting and step are chosen on training images."""
+    """Train the network; the setting is chosen with the first seed, on training images, and the step with all."""
     learned = _learned(work, context)
     outcome = kept(context.folder / name(work), lambda: _run(work, learned, context))
     deviations: tuple[str, ...] = ()
@@ -40,14 +41,41 @@ def _learned(work: Network, context: Context) -> Learned | None:
 
 
 def _run(work: Network, learned: Learned | None, context: Context) -> dict[str, Any]:
-    from kip.nets.training import Settings, train
+    from kip.nets.training import train
 
     data = ready(context.load(work.data))
     support = natural(work.support, data) if isinstance(work.support, Natural) else _set(learned)
     watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.JUDGE)))
-    best, chosen, seconds = None, None, 0.0
-    for loss, rate in itertools.product(work.losses, work.learning_rates):
-        settings = Settings(
+    seconds = 0.0
+
+    def trained(settings: Settings, seeds: tuple[int, ...]) -> Trained:
+        nonlocal seconds
+        found = train(
+            work.net, support, settings, seeds=seeds, watch=watch, watch_every=work.watch_every, stop=context.stop
+        )
+        context.check()  # what was stopped half-way is not a result
+        share = 100 * found.validation_accuracy
+        context.say(f"  {settings.loss}, rate {settings.learning_rate:g}: {share:.1f} % of training images")
+        seconds += found.seconds
+        return found
+
+    settings = _settings(work)
+    chosen = settings[0]
+    if len(settings) > 1:
+        chosen = max(settings, key=lambda each: trained(each, work.seeds[:1]).validation_accuracy)
+    best = trained(chosen, work.seeds)
+    return {
+        "accuracies": [accuracy(outputs, data.test_codes) for outputs in best.predict(data.test.x)],
+        "chosen": {"step": best.chosen_step, "loss": chosen.loss, "learning_rate": chosen.learning_rate},
+        "seconds": seconds,
+    }
+
+
+def _settings(work: Network) -> list[Settings]:
+    from kip.nets.training import Settings
+
+    return [
+        Settings(
             loss=loss,
             optimiser=work.optimiser,
             learning_rate=rate,
@@ -56,27 +84,8 @@ def _run(work: Network, learned: Learned | None, context: Context) -> dict[str, 
             width=work.width,
             parameterisation=work.parameterisation,
         )
-        trained = train(
-            work.net,
-            support,
-            settings,
-            seeds=work.seeds,
-            watch=watch,
-            watch_every=work.watch_every,
-            stop=context.stop,
-        )
-        context.check()  # what was stopped half-way is not a result
-        context.say(f"  {loss}, rate {rate:g}: {100 * trained.validation_accuracy:.1f} % of training images")
-        seconds += trained.seconds
-        if best is None or trained.validation_accuracy > best.validation_accuracy:
-            best, chosen = trained, settings
-    assert best is not None
-    assert chosen is not None
-    return {
-        "accuracies": [accuracy(outputs, data.test_codes) for outputs in best.predict(data.test.x)],
-        "chosen": {"step": best.chosen_step, "loss": chosen.loss, "learning_rate": chosen.learning_rate},
-        "seconds": seconds,
-    }
+        for loss, rate in itertools.product(work.losses, work.learning_rates)
+    ]
 
 
 def natural(support: Natural, data: Ready) -> LabelledSet:

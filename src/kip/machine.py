@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,6 +77,8 @@ def resident() -> int:
 
 def peak_memory() -> int:
     """The most bytes that this process ever held."""
+    import resource  # not on every system
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
