@@ -33,7 +33,7 @@ VARIANTS = {
 
 NETWORKS = {"mnist": ("fc1", "lenet"), "cifar10": ("fc3", "lenet")}
 LOSSES = ("mse", "xent")
-TRAINING = "--steps 200 --learning-rate 1e-3 --seeds 2 --validation-size 2000"
+TRAINING = "--steps 150 --learning-rate 1e-3 --seeds 2 --validation-size 1000"
 
 
 def kip(*tokens: str) -> None:
