@@ -180,7 +180,7 @@ def kernel_transfer(recipe: Recipe, measured: Measured) -> bytes | None:
             np.arange(len(names)) + (i - (len(sizes) - 1) / 2) * wide, means, wide, color=colour, label=f"{size} images"
         )
     axes.set_xticks(range(len(names)), names)
-    _finished(axes, "CIFAR-10: averaged over test kernels, by the kernel learned with", "", log=False)
+    _finished(axes, "CIFAR-10: averaged over test kernels, by the kernel learned with", "", log=False, below=True)
     return png(page)
 
 
