@@ -396,5 +396,5 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
     from kip.files import write_atomic
     from kip.report import networks
 
-    title = f"{results['data']}, {results['size']} images: networks trained on natural and on distilled images"
+    title = f"{results['data']}, {results['size']} images; a point is a setting"
     write_atomic(path, networks.scatter(results["networks"], title))
