@@ -111,4 +111,4 @@ def unmeasured(cell: Number) -> str | None:
 
 def _unknown(option: str, name: str, among: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, among, n=3, cutoff=0.4) or list(among[:3])
-    return f"`{option}` {name!r} is not known; try {' or '.join(near)}"
+    return f"`{option}` {name!r} is not one of them; try {' or '.join(near)}"
