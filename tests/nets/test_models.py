@@ -147,6 +147,7 @@ def test_a_silenced_network_gives_zeros_and_can_still_learn(name: str) -> None:
 
 def test_a_network_that_names_no_read_out_is_left_as_it_is() -> None:
     own = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    assert not models.has_read_out(own)
     assert float(jnp.abs(models.silenced(own).kernel[...]).max()) > 0  # type: ignore[attr-defined]
 
 

@@ -116,6 +116,15 @@ def test_under_mean_square_loss_a_network_starts_at_zero_and_few_points_teach_it
     assert found["auto"] == found["zero"] > found["drawn"]
 
 
+def test_a_read_out_of_zeros_needs_a_layer_of_that_name() -> None:
+    def own(shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        return nnx.Linear(shape[0], classes, rngs=rngs)
+
+    assert train(own, blobs(12), Settings("mse", steps=1), seeds=[0]).chosen_step == 1
+    with pytest.raises(ValueError, match="no layer of that name"):
+        train(own, blobs(12), Settings("mse", steps=1, read_out="zero"), seeds=[0])
+
+
 def test_the_step_is_chosen_on_validation_and_the_test_set_is_scored_there() -> None:
     support, watch, test = blobs(20), blobs(60, seed=1), blobs(60, seed=2)
     seen: list[tuple[int, float | None]] = []

@@ -231,14 +231,21 @@ def silenced(model: nnx.Module) -> nnx.Module:
 
     That layer is what a network calls `read_out`; one that has nothing of the name is left as it is.
     """
-    if isinstance(model, Layers):
-        last: list[Any] = [getattr(model, f"{kind}{model.depth - 1}") for kind in "wb"]
-    else:
-        named_so = nnx.state(model.read_out, nnx.Param) if hasattr(model, "read_out") else {}
-        last = jax.tree.leaves(named_so, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    for param in last:
+    for param in _read_out(model):
         param[...] = jnp.zeros_like(param[...])
     return model
+
+
+def has_read_out(model: nnx.Module) -> bool:
+    """Whether `silenced` knows the last layer."""
+    return bool(_read_out(model))
+
+
+def _read_out(model: nnx.Module) -> list[Any]:
+    if isinstance(model, Layers):
+        return [getattr(model, f"{kind}{model.depth - 1}") for kind in "wb"]
+    named_so = nnx.state(model.read_out, nnx.Param) if hasattr(model, "read_out") else {}
+    return jax.tree.leaves(named_so, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
 def count(model: nnx.Module) -> int:

@@ -23,7 +23,7 @@ from flax import nnx
 
 from kip.data import augment as augmentation
 from kip.nets.batches import SOFT_LABELS, Batches, checked, targets
-from kip.nets.models import Factory, build, silenced
+from kip.nets.models import Factory, build, has_read_out, silenced
 from kip.sets import LabelledSet
 
 LOSSES = ("mse", "xent")
@@ -244,6 +244,8 @@ def _initial(
 ) -> Networks:
     make = partial(build, net, shape, classes, width=settings.width, parameterisation=settings.parameterisation)
     abstract = nnx.eval_shape(lambda: make(seed=0))
+    if settings.read_out == "zero" and not has_read_out(abstract):
+        raise ValueError("`read_out` is 'zero', but the network has no layer of that name; name its last layer so")
     training = nnx.split(_in_mode(abstract, True), nnx.Param, ...)[0]
     testing = nnx.split(_in_mode(abstract, False), nnx.Param, ...)[0]
     start = _Start(shape, classes, settings.width, settings.parameterisation, settings.silent, settings.optimiser)
