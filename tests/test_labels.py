@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 from tests.test_stream import as_a_tree
 from tests.tolerances import assert_close
 
@@ -40,6 +41,26 @@ def test_labels_are_those_of_the_pseudo_inverse(spec: str, n_s: int, n_t: int) -
     assert found.rank == min(n_s, n_t)
     assert_close(found.y, expected, "gradient")
     assert_close(found.loss, 0.5 * np.sum((m @ expected - targets.y) ** 2) / n_t, "gradient", scale=1)
+
+
+@pytest.mark.parametrize("kernels", [["rbf"], ["rbf", "fc1"]])
+@pytest.mark.parametrize("coincide", [False, True])
+def test_many_points_give_the_same_labels_without_their_spectrum(
+    kernels: list[str], coincide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, targets = problem(30, 80)
+    if coincide:  # a singular value of zero, which must still be cut off
+        x[1] = x[0]
+    family = [kip.kernel(name) for name in kernels]
+    expected = solve_labels(family, x, targets, RIDGE)
+    spectra = []
+    monkeypatch.setattr("kip.labels.SPECTRUM_LIMIT", 10)
+    monkeypatch.setattr(scipy.linalg, "svd", lambda a, svd=scipy.linalg.svd, **how: spectra.append(a) or svd(a, **how))
+    found = solve_labels(family, x, targets, RIDGE)
+    assert len(spectra) == coincide
+    assert found.rank == expected.rank == 30 - coincide
+    assert_close(found.y, expected.y, "gradient")
+    assert_close(found.loss, expected.loss, "value")
 
 
 def test_the_gradient_is_zero_at_the_solution_and_the_loss_is_lower_than_elsewhere() -> None:

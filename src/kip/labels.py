@@ -8,11 +8,12 @@ of kernels the problems are stacked.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from kip.kernels.base import Kernel
 from kip.krr import CALM, Factor, Ridge, calm_threads
@@ -21,6 +22,12 @@ from kip.stream import Plan, Tile
 
 CUTOFF_ULPS = 16
 """Singular values below this many ulps of the largest are noise: of the dtype K_ts was computed in, or of A⁻¹."""
+
+SPECTRUM_LIMIT = 1_000
+"""Support points up to which all singular values are computed, which takes over ten times as long as a QR."""
+
+CLEAR = 10.0
+"""Where the least singular value is this many times the cutoff there is nothing to cut off, and a triangle will do."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,13 @@ def _solved(
 
 
 def _minimum_norm(operator: np.ndarray, rhs: np.ndarray, cutoff: float) -> tuple[np.ndarray, int]:
+    if operator.shape[1] > SPECTRUM_LIMIT and len(operator) >= operator.shape[1]:
+        r = scipy.linalg.qr(np.concatenate([operator, rhs], axis=1), mode="r", overwrite_a=True, check_finite=False)[0]
+        triangle = r[: operator.shape[1], : operator.shape[1]]
+        least, most = _extremes(triangle)
+        if least > CLEAR * cutoff * most:
+            right = r[: len(triangle), len(triangle) :]
+            return scipy.linalg.solve_triangular(triangle, right, check_finite=False), len(triangle)
     solve = functools.partial(scipy.linalg.svd, full_matrices=False, check_finite=False)
     try:
         u, s, vt = solve(operator)
@@ -117,3 +131,17 @@ def _minimum_norm(operator: np.ndarray, rhs: np.ndarray, cutoff: float) -> tuple
         u, s, vt = solve(operator, lapack_driver="gesvd")
     rank = int(np.sum(s > cutoff * s[0])) if s[0] > 0 else 0
     return vt[:rank].T @ ((u[:, :rank].T @ rhs) / s[:rank, None]), rank
+
+
+def _extremes(triangle: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest singular value of an upper triangle, to a few per cent; 0 for one with none."""
+    if not np.diagonal(triangle).all():
+        return 0.0, float(np.linalg.norm(triangle))
+    back = functools.partial(scipy.linalg.solve_triangular, triangle, check_finite=False)
+    start = np.random.default_rng(0).standard_normal(len(triangle))
+
+    def greatest(gram: Callable[[np.ndarray], np.ndarray]) -> float:
+        square = LinearOperator(triangle.shape, matvec=gram, dtype=np.float64)
+        return float(np.sqrt(eigsh(square, k=1, tol=1e-2, v0=start, return_eigenvectors=False)[0]))
+
+    return 1 / greatest(lambda v: back(back(v, trans="T"))), greatest(lambda v: triangle.T @ (triangle @ v))

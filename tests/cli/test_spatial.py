@@ -69,7 +69,7 @@ def test_images_of_mixed_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_an_engine_that_cannot_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert "jax engine only" in refused(["distill", "--kernel", "rbf", "--engine", "numba"], capsys)
-    monkeypatch.setattr("kip.kernels._on_cpu", lambda: False)
+    monkeypatch.setattr("kip.kernels.on_cpu", lambda: False)
     words = refused(["distill", "--kernel", "conv2", "--engine", "numba"], capsys)
     assert "runs on CPUs only" in words
     with pytest.raises(ValueError, match="use engine='jax'"):

@@ -129,7 +129,7 @@ def test_products_of_a_device_are_those_of_the_host(name: str, monkeypatch: pyte
     x1, x2, cotangent = rng.normal(size=(6, 5)), rng.normal(size=(4, 5)), rng.normal(size=(6, 4))
     kernel, found = kip.kernel(name), []
     for on_host in (True, False):
-        monkeypatch.setattr(inner, "_on_host", lambda on_host=on_host: on_host)
+        monkeypatch.setattr(inner, "on_cpu", lambda on_host=on_host: on_host)
         k, pull = kernel.vjp(x1, x2)
         found.append((k, pull(cotangent)[0], kernel.gram(x1)))
         assert kernel.concurrent == on_host

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kip.kernels.base import Kernel
+from kip.kernels.base import Kernel, on_cpu
 from kip.kernels.inner import FC, RBF, Linear
 
 __all__ = ["Kernel", "family", "kernel"]
@@ -96,23 +96,16 @@ def _spatial(name: str, options: _Options, engine: str | None) -> Kernel:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown kernel {name!r}{hint} (known: linear, rbf, fcM, convM, convnetM, myrtle5|7|10)")
     if engine is None:
-        engine = "numba" if _on_cpu() else "jax"
+        engine = "numba" if on_cpu() else "jax"
     if engine == "numba":
         from kip.kernels.planes_cpu import NumbaPlanesKernel
 
-        if not _on_cpu():
+        if not on_cpu():
             raise ValueError("engine='numba' runs on CPUs only and JAX's default device is none; use engine='jax'")
         return NumbaPlanesKernel(architecture, **options.network())
     from kip.kernels.planes import PlanesKernel
 
     return PlanesKernel(architecture, **options.network())
-
-
-def _on_cpu() -> bool:
-    import jax
-
-    # The default device is what `jax.default_device` or JAX_DEFAULT_DEVICE made it, not only the first backend.
-    return next(iter(jax.numpy.zeros(()).devices())).platform == "cpu"
 
 
 class _Options:

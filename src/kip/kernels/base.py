@@ -201,6 +201,17 @@ def common_points(x1: Any, x2: Any) -> tuple[np.ndarray, np.ndarray]:
     return a.astype(dtype, copy=False), b.astype(dtype, copy=False)
 
 
+def on_cpu() -> bool:
+    """Whether JAX's default device, as `jax.default_device` or JAX_DEFAULT_DEVICE made it, is a CPU.
+
+    There its arrays and NumPy's are the same memory. Asked for every product, so no array is made to find out.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is None:
+        return jax.default_backend() == "cpu"
+    return (device if isinstance(device, str) else device.platform) == "cpu"
+
+
 def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:
     """A context in which JAX computes in `dtype`: the 64-bit switch is thrown locally, never globally."""
     return jax.enable_x64(np.dtype(dtype) == np.float64)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kip.kernels.base import Kernel, Params, Pull, common_points, number, precision
+from kip.kernels.base import Kernel, Params, Pull, common_points, number, on_cpu, precision
 from kip.kernels.relu import relu
 from kip.sets import aligned_empty
 
@@ -42,7 +42,7 @@ class InnerProductKernel(Kernel):
 
     @property
     def concurrent(self) -> bool:
-        return _on_host()
+        return on_cpu()
 
     def held(self) -> Kernel:
         held = copy.copy(self)
@@ -240,14 +240,9 @@ def _rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(len(x), -1)
 
 
-def _on_host() -> bool:
-    """Whether JAX's default device is the CPU, where its arrays and NumPy's are the same memory."""
-    return next(iter(jnp.zeros(()).devices())).platform == "cpu"
-
-
 def _product(a: Any, b: Any) -> Any:
     """A b, by BLAS on the host and by JAX on a device."""
-    if not _on_host():
+    if not on_cpu():
         return _device_product(a, b)
     a, b = np.asarray(a), np.asarray(b)
     return np.matmul(a, b, out=aligned_empty((len(a), b.shape[1]), a.dtype))
