@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,26 @@ def write_atomic(path: Path, *parts: Bytes, flush: bool = True) -> None:
         raise
     if flush:
         flush_folder(path.parent)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the system's lock on the file at `path`, which ends with this process however it ends.
+
+    Where another process holds it: wait for it, or BlockingIOError. The file says which process has it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # a system without it: go on, as one process at a time would
+        yield
+        return
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def remove_partials(folder: Path, name: str = "*") -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kip.files import read_json, remove_partials, write_atomic, write_json
+from kip.files import exclusive, read_json, remove_partials, write_atomic, write_json
 
 CONFIG, HISTORY, METRICS, LOCK = "config.json", "history.jsonl", "metrics.json", ".lock"
 DESCRIPTION = "distilled.json"
@@ -198,23 +198,13 @@ def check_free(out: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of `folder`; the lock is the system's, so it ends with this process however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # a system without it: go on, as one process at a time would
-        yield
-        return
-    with (folder / LOCK).open("a+") as file:
+    """Keep other processes out of `folder`."""
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(exclusive(folder / LOCK))
         except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip()
+            owner = (folder / LOCK).read_text().strip()
             by = f" (process {owner})" if owner.isdigit() else ""
             raise BusyError(f"{folder} is being written by another run{by}; wait for it, or choose another") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
         remove_partials(folder)
         yield

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kip.cli import main
+from kip.files import read_json, write_json
 from kip.paper import recipes, store, works
 
 TINY = recipes.Recipe(
@@ -46,8 +47,29 @@ def test_a_cell_is_run_written_down_and_not_run_again(tmp_path: Path, capsys: py
     assert (tmp_path / "results" / "README.md").is_file()
     assert run(tmp_path, "tiny", "--setting", "paper") == 0
     assert "1 of 1 cells have a result" in capsys.readouterr().out
+    for outcome in (tmp_path / "work").rglob("outcome.json"):
+        write_json(outcome, {**read_json(outcome), "accuracy": 0.0})
     assert run(tmp_path, "tiny", "--setting", "paper", "--again") == 0
-    assert len(store.read(tmp_path / "results", "tiny")) == 2
+    _, anew = store.read(tmp_path / "results", "tiny")
+    assert anew["accuracies"] == record["accuracies"]  # measured, not read
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_cell_measured_with_other_settings_is_measured_again(tmp_path: Path) -> None:
+    assert run(tmp_path, "tiny", "--cells", "rbf-10") == 0
+    (record,) = store.read(tmp_path / "results", "tiny")
+    record["work"]["kernel"] = "fc1"  # as an older recipe may have had it
+    write_json(tmp_path / "results" / "tiny.json", [record])
+    assert run(tmp_path, "tiny", "--cells", "rbf-10") == 0
+    assert [each["work"]["kernel"] for each in store.read(tmp_path / "results", "tiny")] == ["fc1", "rbf"]
+
+
+def test_the_status_of_a_recipe_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "mnist-baselines", "--status") == 0
+    out = capsys.readouterr().out
+    assert "mnist-baselines" in out
+    assert "mnist-subsets" not in out
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.usefixtures("tiny")
@@ -73,7 +95,8 @@ def test_status_counts_and_writes_the_page(tmp_path: Path, capsys: pytest.Captur
         (["mnist-baseline"], "try mnist-baselines"),
         (["mnist-baselines", "--cells", "rbf-kip-11"], "try rbf-kip-10"),
         (["--cells", "rbf-kip-10"], "needs the recipe"),
-        (["mnist-baselines", "--setting", "theirs"], "paper or ours"),
+        (["--time-budget", "2h"], "needs the recipe"),
+        (["mnist-baselines", "--setting", "theirs"], "paper, ours or variant"),
         (["all", "--time-budget", "soon"], "--time-budget"),
     ],
 )

@@ -47,7 +47,7 @@ def test_published_and_measured_stand_side_by_side(results: Path) -> None:
     assert "97.31±0.09 / **97.30±0.14** ✓" in kip
     assert "98.29±0.06 / – |" in kip  # not run
     (prior,) = [line for line in text.splitlines() if line.startswith("| NN | LeNet, SLDD |")]
-    assert prior == "| NN | LeNet, SLDD | – | *82.7±2.8* | – | – | – |"
+    assert prior == "| NN | LeNet, SLDD |  | *82.7±2.8* |  |  |  |"
     ours = text[text.index("### Ours") :].splitlines()
     assert any(line.startswith("| KRR | RBF, KIP (a + l) | 90.63±0.27 / **92.00±1.00** ✓") for line in ours)
     assert "| rbf-10-unbalanced | 45.3±3.9 / **40.00±1.41** ↓ |" in text
@@ -57,7 +57,9 @@ def test_published_and_measured_stand_side_by_side(results: Path) -> None:
 def test_what_the_paper_gives_no_number_for_is_listed(results: Path) -> None:
     page.write(results)
     text = (results / "README.md").read_text(encoding="utf-8")
-    assert "| mnist-fc1-10-of-500 | **51.00±1.41** |" in text
+    assert "| MNIST, FC1, 10 images | **51.00±1.41** | – |" in text
+    assert "| fc1 | **25.00** | – | – |" in text
+    assert "> We found image initialization to perform better." in text
     assert "Image initialisation does better than noise initialisation.** Holds in part." in text
     assert "- ✓ images do better\n- ✗ always" in text
     assert "| image | 90.00±0.50 |" in text

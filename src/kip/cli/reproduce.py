@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,11 +28,13 @@ def reproduce(
     /,
     *,
     cells: Annotated[str | None, Parameter(help="Cells of the recipe, with commas between: all of them.")] = None,
-    setting: Annotated[str | None, Parameter(help="Only cells of a setting: paper, or ours.")] = None,
+    setting: Annotated[str | None, Parameter(help="Only cells of a setting: paper, ours or variant.")] = None,
     time_budget: Annotated[
-        str | None, Parameter(help="Begin no cell after 90s, 10m or 2h; cheap ones come first.")
+        str | None, Parameter(help="Stop after 90s, 10m or 2h; what gives most comes first.")
     ] = None,
-    status: Annotated[bool, Parameter(negative="", show_default=False, help="Say what became of each recipe.")] = False,
+    status: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Run nothing: say where it stands.")
+    ] = False,
     rates: Annotated[
         bool, Parameter(negative="", show_default=False, help="Measure how fast this machine is, for predictions.")
     ] = False,
@@ -59,17 +62,19 @@ def reproduce(
     """
     if time_budget is not None:
         seconds(time_budget)  # to complain before anything is done
-    if setting not in (None, "paper", "ours"):
-        raise ValueError(f"`--setting` must be paper or ours; got {setting!r}")
-    if name is None and cells is not None:
-        raise ValueError("`--cells` needs the recipe they belong to: kip reproduce RECIPE --cells …")
+    if setting not in (None, "paper", "ours", "variant"):
+        raise ValueError(f"`--setting` must be paper, ours or variant; got {setting!r}")
+    for option, given in (("--cells", cells), ("--setting", setting), ("--time-budget", time_budget)):
+        if name is None and given is not None:
+            raise ValueError(f"`{option}` needs the recipe it is for: kip reproduce RECIPE {option} …")
+    chosen = [] if name is None else _chosen(name, cells, setting)
     if rates:
         _measure_rates(results)
-    if name is not None:
-        return _run(_chosen(name, cells, setting), results, work, time_budget, again)
     if status:
-        _print_status(results)
+        _print_status(results, None if name is None else {cell.recipe for cell in chosen})
         _write_page(results)
+    elif name is not None:
+        return _run(chosen, results, work, time_budget, again)
     elif not rates:
         _print_recipes()
     return 0
@@ -95,7 +100,7 @@ def _print_recipes() -> None:
     say("kip reproduce RECIPE runs one, --cells some of it; kip reproduce --status says what was run")
 
 
-def _print_status(results: Path) -> None:
+def _print_status(results: Path, wanted: set[str] | None) -> None:
     from kip.paper import costs, status
     from kip.paper.recipes import SETTINGS, recipes
 
@@ -107,6 +112,8 @@ def _print_status(results: Path) -> None:
         table.add_column(heading, justify="right")
     totals = [0] * len(status.STATUSES)
     for each in recipes():
+        if wanted is not None and each.id not in wanted:
+            continue
         found = status.of_recipe(each, results, rates)
         for setting in SETTINGS:
             counts = status.counted(found, each.cells, setting)
@@ -131,23 +138,43 @@ def _run(cells: Sequence[Cell], results: Path, work: Path, budget: str | None, a
     from kip import runs
     from kip.paper import costs, running, store
 
-    done = {name for cell in cells for name in store.newest(results, cell.recipe)}
-    left = [cell for cell in cells if again or cell.id not in done]
+    left = cells if again else _without_result(cells, results)
     if len(left) < len(cells):
         say(f"{len(cells) - len(left)} of {len(cells)} cells have a result; --again measures them anew")
     if budget is not None:
-        left = costs.cheap_first(left, costs.read(results))
+        known = costs.read(results)
+        if not known:
+            say("no rates are known, so cells keep their order; kip reproduce --rates measures them")
+        left = costs.cheap_first(left, known)
     with runs.opened("", work, resume=True), Interrupt() as interrupt:
         end = None if budget is None else time.monotonic() + seconds(budget)
         context = _context(work, lambda: interrupt() or (end is not None and time.monotonic() >= end))
+        if again:
+            _forget(left, work)
         try:
             for cell, result in running.measure(left, context):
                 store.append(results, [store.record(cell, result)])
                 _say_result(cell, result)
+                _write_page(results)
         except running.StoppedError:
             say("stopped: the same command goes on from here")
-        _write_page(results)
         return interrupt.status
+
+
+def _without_result(cells: Sequence[Cell], results: Path) -> list[Cell]:
+    """Those that were not measured, or not as their recipe has it now."""
+    from kip.paper import store
+
+    newest = {recipe: store.newest(results, recipe) for recipe in {cell.recipe for cell in cells}}
+    return [cell for cell in cells if not store.is_of(newest[cell.recipe].get(cell.id), cell)]
+
+
+def _forget(cells: Sequence[Cell], work: Path) -> None:
+    """Remove the runs of cells, those they share with others included, so that they are measured and not read."""
+    from kip.paper import works
+
+    for folder in {work / works.name(part) for cell in cells for part in works.parts(cell.work)}:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _context(work: Path, stop: Callable[[], bool]) -> Context:

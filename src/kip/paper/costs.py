@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kip.files import read_json, write_json
+from kip.labels import SPECTRUM_LIMIT
 from kip.paper.recipes import Cell
 from kip.paper.works import Comparison, Kip, Natural, Network, Part, Solved, Subset, Whole, Work, parts
 from kip.timing import shortest
@@ -93,7 +94,8 @@ def _counts(work: Any) -> dict[str, float]:
     n = work.size
     if isinstance(work, Solved):
         n_t = work.targets or n_t
-        entries = {pair: n * (n_t + tests + n), "flop": 4.0 * n_t * n**2 + 22.0 * n**3}
+        spectrum = 22.0 if n <= SPECTRUM_LIMIT else 4.0
+        entries = {pair: n * (n_t + tests + n), "flop": 4.0 * n_t * n**2 + spectrum * n**3}
         if work.tested is not None:
             tested = f"pair {work.tested} {data}"
             entries[tested] = entries.get(tested, 0.0) + n * (n + tests)

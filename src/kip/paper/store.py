@@ -14,12 +14,14 @@ from typing import Any
 
 from kip import machine
 from kip._version import __version__
-from kip.files import read_json, write_json
+from kip.files import exclusive, read_json, write_json
 from kip.paper import works
 from kip.paper.recipes import Cell
 from kip.paper.running.base import Result
 
 Record = dict[str, Any]
+
+LOCK = ".lock"
 
 
 def record(cell: Cell, result: Result, *, today: datetime.date | None = None) -> Record:
@@ -38,7 +40,7 @@ def record(cell: Cell, result: Result, *, today: datetime.date | None = None) ->
         "command": f"kip reproduce {cell.recipe} --cells {cell.name}",
         "kip": __version__,
         "seconds": round(result.seconds, 1),
-        "cores": machine.cores(),
+        "cores": result.cores or machine.cores(),
         "memory_gb": round(machine.physical_memory() / 2**30, 1),
         "date": (today or datetime.datetime.now(datetime.UTC).date()).isoformat(),
     }
@@ -50,10 +52,10 @@ def _rounded(value: float | None) -> float | None:
 
 def append(folder: Path, entries: Sequence[Record]) -> None:
     """Add records to the files of their recipes; each file is replaced whole, or left as it was."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for recipe in dict.fromkeys(entry["cell"].partition("/")[0] for entry in entries):
-        own = [entry for entry in entries if entry["cell"].partition("/")[0] == recipe]
-        write_json(_path(folder, recipe), [*read(folder, recipe), *own])
+    with exclusive(folder / LOCK, wait=True):  # another process may be adding its own
+        for recipe in dict.fromkeys(entry["cell"].partition("/")[0] for entry in entries):
+            own = [entry for entry in entries if entry["cell"].partition("/")[0] == recipe]
+            write_json(_path(folder, recipe), [*read(folder, recipe), *own])
 
 
 def read(folder: Path, recipe: str) -> list[Record]:
@@ -70,6 +72,11 @@ def read(folder: Path, recipe: str) -> list[Record]:
 def newest(folder: Path, recipe: str) -> dict[str, Record]:
     """The newest record of each cell that was run."""
     return {entry["cell"]: entry for entry in read(folder, recipe)}
+
+
+def is_of(entry: Record | None, cell: Cell) -> bool:
+    """Whether a record is of the cell as its recipe has it now; recipes change, and results stay."""
+    return entry is not None and entry["work"] == works.plain(cell.work)
 
 
 def _path(folder: Path, recipe: str) -> Path:

@@ -183,7 +183,8 @@ def name(work: Any) -> str:
     What is learned and how it is scored are apart, so that a learned set serves every cell that scores it.
     """
     values = plain(work)
-    left_out = _NOT_LEARNED if isinstance(work, Kip) else ("seeds",)
+    # The networks of all seeds have one outcome, since they stop at one step; every other work has one a seed.
+    left_out = _NOT_LEARNED if isinstance(work, Kip) else () if isinstance(work, Network) else ("seeds",)
     text = json.dumps({key: value for key, value in values.items() if key not in left_out}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     words = [values["kind"], *(str(values[key]) for key in ("data", "kernel", "net", "size") if values.get(key))]

@@ -114,7 +114,8 @@ def baselines(recipe: Recipe, measured: Measured) -> bytes | None:
     for colour, (row, title) in zip(COLOURS, rows.items(), strict=False):
         cells = [cell for cell in recipe.cells if cell.published == cell.id and _number(cell).row == row]
         _line(panels[0], _points(cells, measured, _size), colour, f"{title}, measured")
-        _hollow(panels[0], _published(cells, _size), colour, None)
+        if any(cell.id in measured.records for cell in cells):
+            _hollow(panels[0], _published(cells, _size), colour, None)
         ours = [cell for cell in recipe.cells if cell.setting == "ours" and _number(cell).row == row]
         if ours:
             _line(panels[1], _points(ours, measured, _size), colour, f"{title.split(',')[0]}, ours")
@@ -175,9 +176,13 @@ def kernel_transfer(recipe: Recipe, measured: Measured) -> bytes | None:
     axes = page.subplots()
     wide = 0.8 / len(sizes)
     for i, (colour, size) in enumerate(zip(COLOURS, sizes, strict=False)):
-        means = [measured.mean(f"{recipe.id}/{name}-{size}") or 0.0 for name in names]
+        means = [measured.mean(f"{recipe.id}/{name}-{size}") for name in names]
         axes.bar(
-            np.arange(len(names)) + (i - (len(sizes) - 1) / 2) * wide, means, wide, color=colour, label=f"{size} images"
+            np.arange(len(names)) + (i - (len(sizes) - 1) / 2) * wide,
+            np.array(means, float),  # a cell not run is None, then NaN, and no bar
+            wide,
+            color=colour,
+            label=f"{size} images",
         )
     axes.set_xticks(range(len(names)), names)
     _finished(axes, "CIFAR-10: averaged over test kernels, by the kernel learned with", "", log=False, below=True)

@@ -1,4 +1,4 @@
-"""The scatter of natural against distilled accuracy over a grid of settings (the paper's Figure 2), as PNG."""
+"""The scatter of natural against distilled accuracy over a grid of settings (the paper's Figure 3), as PNG."""
 
 from __future__ import annotations
 

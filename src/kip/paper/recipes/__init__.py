@@ -11,15 +11,16 @@ from kip.paper import published
 from kip.paper.published import Cell as Number
 from kip.paper.works import Work
 
-SETTINGS = ("paper", "ours")
+SETTINGS = ("paper", "ours", "variant")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One number to measure.
 
-    `id` is `recipe/name`; `setting` is "paper" (the paper's own, as far as `deviations` do not say otherwise) or "ours"
-    (this package's defaults). `published` is the id of the published cell beside it, None where the paper prints none.
+    `id` is `recipe/name`; `setting` is "paper" (the paper's own, as far as `deviations` do not say otherwise), "ours"
+    (this package's defaults) or "variant" (a second reading of what the paper says, or a trial beside it). `published`
+    is the id of the published cell beside it, None where the paper prints none.
     """
 
     id: str

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from kip.defaults import NETWORK_FAMILY
 from kip.paper import published
 from kip.paper.recipes import Cell, Recipe
 from kip.paper.works import Kip, Natural, Network
 
 SWEEPS = ("mnist-sweep-mse", "mnist-sweep-xent", "cifar10-sweep-mse", "cifar10-sweep-xent")
 TRANSFERS = ("mnist-transfer", "cifar10-transfer")
-
-FAMILY = "+".join([f"fc{m}:standard=1024" for m in (1, 2, 3)] + [f"conv{m}:standard=128" for m in (1, 2)])
-"""The paper's kernels for sets that networks are trained on: FC of width 1024, Conv of width 128, standard."""
 
 RATES = {"mnist": 0.01, "cifar10": 0.04}
 AUGMENTATIONS = {"mnist": "digits", "cifar10": "photos"}
@@ -44,8 +42,13 @@ CONV2 = {
 WIDE_CONV2 = {**CONV2, "steps": 20, "width": 512, "watch": 100, "watch_every": 10, "seeds": (0,)}
 
 GRID = "a grid of our own, chosen with one seed on training images (the paper does not print its grid)"
-SMALLER_CONV2 = "128 channels instead of 512, one setting, 60 steps, three seeds"
-SHORTER_CONV2 = "512 channels once: one setting, 20 steps, one seed"
+CONV2_TRAINING = "mean-square loss, Adam at 1e-3 (the paper: tuned, with momentum)"
+SMALLER_CONV2 = f"128 channels instead of 512, 60 steps, three networks; {CONV2_TRAINING}"
+SHORTER_CONV2 = f"512 channels once: 20 steps, one network; {CONV2_TRAINING}"
+SILENT = "under mean-square loss the last layer starts at zero (the paper does not say how)"
+LEARNED_WITH_FAMILY = f"images learned in {FAMILY_STEPS:,} steps of {FAMILY_BATCH} targets (the paper gives neither)"
+ONE_DRAW = "one draw of natural images, so that the deviation is the networks' alone"
+SMALL_BATCHES = f"batches of {SWEEP_BATCH} images (the paper does not say)"
 STOPPED_ON_TRAINING = "stopped where the accuracy on training images was best (the paper: after a few hundred steps)"
 SWEEP_TRAINING = "batches of 128 and 200 to 600 steps (the paper gives neither)"
 THREE_NETWORKS = "three networks instead of five"
@@ -69,8 +72,9 @@ def _recipe(table: str, cells: list[Cell]) -> Recipe:
 
 def trained_on_family(number: published.Cell) -> Cell:
     """A network on images learned with FC1-3 and Conv1-2, as the paper's appendix says of Tables 1 and 2."""
-    cell = _network(number, _of_family(number), "images learned with FC1-3 and Conv1-2, as the appendix says")
-    return dataclasses.replace(cell, id=f"{number.id}-family")
+    words = "images learned with FC1-3 and Conv1-2, as the appendix says"
+    cell = _network(number, _of_family(number), words, LEARNED_WITH_FAMILY)
+    return dataclasses.replace(cell, id=f"{number.id}-family", setting="variant")
 
 
 def trained_on_fc1(number: published.Cell) -> Cell:
@@ -87,14 +91,15 @@ def trained_on_fc1(number: published.Cell) -> Cell:
         schedule="constant",
         seconds=600.0,
     )
-    return _network(number, support, "images learned with FC1 alone, as the footnote says")
+    words = "images learned with FC1 alone, as the footnote says, in 2,000 steps of 6,000 targets"
+    return _network(number, support, words)
 
 
 def _transferred(number: published.Cell) -> Cell:
     if number.method == "Natural":
         support = Natural(data=number.dataset, size=number.support, corruption=number.rho)
-        return _network(number, support)
-    return _network(number, _of_family(number))
+        return _network(number, support, ONE_DRAW)
+    return _network(number, _of_family(number), LEARNED_WITH_FAMILY)
 
 
 def _wide(cell: Cell) -> Cell:
@@ -102,18 +107,18 @@ def _wide(cell: Cell) -> Cell:
     assert isinstance(cell.work, Network)
     work = dataclasses.replace(cell.work, **WIDE_CONV2)  # type: ignore[arg-type]
     words = tuple(SHORTER_CONV2 if word == SMALLER_CONV2 else word for word in cell.deviations)
-    return dataclasses.replace(cell, id=f"{cell.id}-512", work=work, deviations=words)
+    return dataclasses.replace(cell, id=f"{cell.id}-512", work=work, setting="variant", deviations=words)
 
 
 def _of_family(number: published.Cell) -> Kip:
     return Kip(
         data=number.dataset,
-        kernel=FAMILY,
+        kernel=NETWORK_FAMILY,
         size=number.support,
         labels="fixed",
         augment="none",
         steps=FAMILY_STEPS,
-        batch=min(FAMILY_BATCH, TRAINING[number.dataset]),
+        batch=FAMILY_BATCH,
         learning_rate=RATES[number.dataset],
         schedule="constant",
         corruption=number.rho,
@@ -141,6 +146,10 @@ def _network(number: published.Cell, support: Kip | Natural, *more: str) -> Cell
         deviations[deviations.index(GRID)] = SMALLER_CONV2
     if isinstance(support, Kip):
         deviations.append(ONE_LEARNING)
+    if work.batch is not None:
+        deviations.append(SMALL_BATCHES)
+    if "mse" in work.losses:
+        deviations.append(SILENT)
     return Cell(id=number.id, work=work, published=number.id, deviations=tuple(deviations))
 
 
@@ -148,10 +157,15 @@ def _swept(number: published.Cell) -> Cell:
     deviations = [SWEEP_TRAINING, STOPPED_ON_TRAINING, THREE_NETWORKS]
     if number.method == "Natural":
         support: Natural | Kip = Natural(data=number.dataset, size=number.support, corruption=number.rho)
+        deviations.append(ONE_DRAW)
     else:
         support = _augmented(number)
-        deviations += [ONE_LEARNING, f"batches of {AUGMENTED_BATCH:,} instead of {_papers_batch(number):,}"]
+        deviations.append(ONE_LEARNING)
+        if _papers_batch(number) != AUGMENTED_BATCH:
+            deviations.append(f"target batches of {AUGMENTED_BATCH:,} instead of {_papers_batch(number):,}")
     assert number.loss is not None
+    if number.loss == "mse":
+        deviations.append(SILENT)
     work = Network(
         data=number.dataset,
         net="fc1",

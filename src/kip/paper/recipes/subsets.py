@@ -31,6 +31,7 @@ def _cell(number: published.Cell, *, balanced: bool) -> Cell:
     return Cell(
         id=number.id if balanced else f"{number.id}-unbalanced",
         work=Subset(data=number.dataset, kernel=KERNELS[number.column], size=number.support, balanced=balanced),
+        setting="paper" if balanced else "variant",
         published=number.id,
         deviations=(BALANCED if balanced else UNBALANCED,),
     )

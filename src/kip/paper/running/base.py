@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kip import machine
 from kip.data import Dataset
 from kip.files import read_json, write_json
 
@@ -21,12 +22,16 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """Test accuracies (fractions) of a work, how long it took, what deviated on the way, and what else was found."""
+    """Test accuracies (fractions) of a work, how long it took, what deviated on the way, and what else was found.
+
+    `cores` are those that the machine had when it was run, which may be long ago; None where that is now.
+    """
 
     accuracies: tuple[float, ...]
     seconds: float
     deviations: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    cores: int | None = None
 
     @property
     def mean(self) -> float | None:
@@ -54,12 +59,17 @@ class Context:
             raise StoppedError
 
 
+def most_cores(found: Iterable[Mapping[str, Any]]) -> int | None:
+    """The most cores that any of the outcomes was had with; None where none says."""
+    return max((outcome["cores"] for outcome in found if outcome.get("cores")), default=None)
+
+
 def kept(folder: Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The outcome stored in `folder`; computed and stored where there is none."""
     path = folder / OUTCOME
     if path.is_file():
         return dict(read_json(path))
     folder.mkdir(parents=True, exist_ok=True)
-    outcome = compute()
+    outcome = {**compute(), "cores": machine.cores()}
     write_json(path, outcome)
     return outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kip.paper.running.base import Result
+from kip.paper.running.base import Result, most_cores
 from kip.paper.works import Comparison, Rule
 
 RELATIONS = ("above", "alike", "share")
@@ -22,7 +22,8 @@ def run(work: Comparison, results: Mapping[str, Result]) -> Result:
     }
     deviations = tuple(dict.fromkeys(word for result in results.values() for word in result.deviations))
     details = {"verdict": verdict([bool(rule["holds"]) for rule in rules]), "rules": rules, "trials": trials}
-    return Result((), sum(result.seconds for result in results.values()), deviations, details)
+    cores = most_cores({"cores": result.cores} for result in results.values())
+    return Result((), sum(result.seconds for result in results.values()), deviations, details, cores)
 
 
 def verdict(holds: list[bool]) -> str:

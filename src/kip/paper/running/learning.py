@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from kip import api, checkpoint, runs
+from kip import api, checkpoint, machine, runs
 from kip import kip as algorithm
 from kip.api import Options, Task
 from kip.artefact import DistilledSet
 from kip.files import read_json, write_json
 from kip.kip import DivergedError, Info, State
 from kip.krr import accuracy
-from kip.paper.running.base import Context, Result, StoppedError
+from kip.paper.running.base import Context, Result, StoppedError, most_cores
 from kip.paper.works import Kip, Part, name
 from kip.sampling import Stream, balanced, generator
 from kip.stream import coefficients, predict
@@ -41,6 +41,15 @@ class Learned:
     seconds: float
     stopped: str
     folder: Path
+    cores: int | None = None
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """What kept it from all of its steps."""
+        if self.stopped == "done":
+            return ()
+        why = {"time": f"{self.seconds / 60:.0f} minutes", "diverged": "then it diverged"}[self.stopped]
+        return (f"learned in {self.steps:,} of {self.task.config.steps:,} steps ({why})",)
 
     def set(self, rank: int = 0) -> DistilledSet:
         """The distilled set of the checkpoint with the lowest training loss, or of one further down."""
@@ -51,7 +60,8 @@ def run(work: Kip, context: Context) -> Result:
     """Learn with every seed and score the best checkpoints; accuracies are averaged over the kernels tested."""
     accuracies: list[float] = []
     by_kernel: dict[str, list[float]] = {}
-    steps, seconds, cut = [], 0.0, False
+    steps, cores, seconds = [], [], 0.0
+    deviations: list[str] = []
     for seed in work.seeds:
         context.check()
         learned = learn(work, seed, context)
@@ -61,16 +71,13 @@ def run(work: Kip, context: Context) -> Result:
             for spec, value in each.items():
                 by_kernel.setdefault(spec, []).append(100 * value)
         steps.append(learned.steps)
+        cores.append({"cores": learned.cores})
         seconds += learned.seconds
-        cut = cut or learned.stopped == "time"
-    deviations = []
-    if cut:
-        wanted = learned.task.config.steps
-        deviations.append(f"{min(steps):,} of {wanted:,} steps ({(work.seconds or 0) / 60:.0f} minutes)")
+        deviations += learned.deviations
     details: dict[str, Any] = {"steps": steps, "options": dataclasses.asdict(learned.task.options)}
     if work.tested:
         details["by_kernel"] = {spec: float(np.mean(values)) for spec, values in by_kernel.items()}
-    return Result(tuple(accuracies), seconds, tuple(deviations), details)
+    return Result(tuple(accuracies), seconds, tuple(dict.fromkeys(deviations)), details, most_cores(cores))
 
 
 def learn(work: Kip, seed: int, context: Context) -> Learned:
@@ -88,7 +95,7 @@ def learn(work: Kip, seed: int, context: Context) -> Learned:
             _learn(work, task, state, run, saves, context)
             state = checkpoint.latest(saves.folder, fresh, identity, say=context.say) or fresh
     about = read_json(folder / LEARNED)
-    return Learned(task, state, about["steps"], about["seconds"], about["stopped"], folder)
+    return Learned(task, state, about["steps"], about["seconds"], about["stopped"], folder, about.get("cores"))
 
 
 def _options(work: Kip, seed: int) -> Options:
@@ -127,7 +134,8 @@ def _learn(work: Kip, task: Task, state: State, run: runs.Run, saves: checkpoint
     saves.save(state)
     done = state.step >= task.config.steps
     reason = "done" if done else "time" if late() else "diverged"
-    write_json(run.folder / LEARNED, {"steps": state.step, "seconds": round(spent(), 2), "stopped": reason})
+    about = {"steps": state.step, "seconds": round(spent(), 2), "stopped": reason, "cores": machine.cores()}
+    write_json(run.folder / LEARNED, about)
 
 
 class _Recorder:
@@ -192,4 +200,4 @@ def part(work: Part, context: Context) -> Result:
             axis=0,
         )
         accuracies.append(accuracy(scores, dataset.y_test))
-    return Result(tuple(accuracies), learned.seconds + time.monotonic() - start)
+    return Result(tuple(accuracies), learned.seconds + time.monotonic() - start, learned.deviations)

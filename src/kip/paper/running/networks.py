@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kip.corruption import Corruption
 from kip.krr import accuracy
-from kip.paper.running.base import Context, Result, kept
+from kip.paper.running.base import Context, Result, kept, most_cores
 from kip.paper.running.data import Ready, ready
 from kip.paper.works import Kip, Natural, Network, name
 from kip.sampling import Stream
@@ -23,13 +25,11 @@ if TYPE_CHECKING:
 def run(work: Network, context: Context) -> Result:
     """Train the network; the setting is chosen with the first seed, on training images, and the step with all."""
     learned = _learned(work, context)
-    outcome = kept(context.folder / name(work), lambda: _run(work, learned, context))
-    deviations: tuple[str, ...] = ()
-    if learned is not None and learned.stopped == "time":
-        wanted = learned.task.config.steps
-        deviations = (f"images after {learned.steps:,} of {wanted:,} steps",)
+    folder = context.folder / name(work)
+    outcome = kept(folder, lambda: _run(work, learned, folder, context))
+    deviations = () if learned is None else learned.deviations
     details = {"chosen": outcome["chosen"], "images_seconds": 0 if learned is None else learned.seconds}
-    return Result(tuple(outcome["accuracies"]), outcome["seconds"], deviations, details)
+    return Result(tuple(outcome["accuracies"]), outcome["seconds"], deviations, details, most_cores([outcome]))
 
 
 def _learned(work: Network, context: Context) -> Learned | None:
@@ -40,34 +40,38 @@ def _learned(work: Network, context: Context) -> Learned | None:
     return learning.learn(work.support, work.support.seeds[0], context)
 
 
-def _run(work: Network, learned: Learned | None, context: Context) -> dict[str, Any]:
+def _run(work: Network, learned: Learned | None, folder: Path, context: Context) -> dict[str, Any]:
     from kip.nets.training import train
 
     data = ready(context.load(work.data))
     support = natural(work.support, data) if isinstance(work.support, Natural) else _set(learned)
     watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.JUDGE)))
-    seconds = 0.0
 
     def trained(settings: Settings, seeds: tuple[int, ...]) -> Trained:
-        nonlocal seconds
         found = train(
             work.net, support, settings, seeds=seeds, watch=watch, watch_every=work.watch_every, stop=context.stop
         )
         context.check()  # what was stopped half-way is not a result
         share = 100 * found.validation_accuracy
         context.say(f"  {settings.loss}, rate {settings.learning_rate:g}: {share:.1f} % of training images")
-        seconds += found.seconds
         return found
 
+    def tried(settings: Settings) -> dict[str, Any]:
+        """What one seed comes to; kept, so that a killed grid goes on."""
+        found = trained(settings, work.seeds[:1])
+        return {"watched": found.validation_accuracy, "seconds": found.seconds}
+
     settings = _settings(work)
-    chosen = settings[0]
+    grid = {}
     if len(settings) > 1:
-        chosen = max(settings, key=lambda each: trained(each, work.seeds[:1]).validation_accuracy)
+        for each in settings:
+            grid[each] = kept(folder / f"{each.loss}-{each.learning_rate:g}", functools.partial(tried, each))
+    chosen = max(grid, key=lambda each: grid[each]["watched"], default=settings[0])
     best = trained(chosen, work.seeds)
     return {
         "accuracies": [accuracy(outputs, data.test_codes) for outputs in best.predict(data.test.x)],
         "chosen": {"step": best.chosen_step, "loss": chosen.loss, "learning_rate": chosen.learning_rate},
-        "seconds": seconds,
+        "seconds": best.seconds + sum(each["seconds"] for each in grid.values()),
     }
 
 

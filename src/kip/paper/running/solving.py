@@ -17,7 +17,7 @@ from kip.kernels import Kernel, kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.krr import Ridge, accuracy
 from kip.labels import solve_labels
-from kip.paper.running.base import Context, Result, kept
+from kip.paper.running.base import Context, Result, kept, most_cores
 from kip.paper.running.data import Ready, ready
 from kip.paper.works import Solved, Whole, name
 from kip.sampling import Stream
@@ -36,7 +36,11 @@ def whole(work: Whole, context: Context) -> Result:
     folder = context.folder / name(work)
     outcome = kept(folder, lambda: _whole(work, folder, context))
     (folder / COEFFICIENTS).unlink(missing_ok=True)
-    return Result((outcome["accuracy"],), outcome["seconds"], details=outcome["details"])
+    reached = outcome["details"]
+    deviations: tuple[str, ...] = ()
+    if reached.get("residual", 0.0) > reached.get("tolerance", 0.0):
+        deviations = (f"solved to a residual of {reached['residual']:.1e} instead of {reached['tolerance']:.0e}",)
+    return Result((outcome["accuracy"],), outcome["seconds"], deviations, reached, most_cores([outcome]))
 
 
 def _whole(work: Whole, folder: Path, context: Context) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def solved(work: Solved, context: Context) -> Result:
         outcomes.append(kept(folder, compute))
         context.say(f"  sample {seed}: {100 * outcomes[-1]['accuracy']:.2f} %, {outcomes[-1]['seconds']:.0f} s")
     accuracies = tuple(outcome["accuracy"] for outcome in outcomes)
-    return Result(accuracies, sum(outcome["seconds"] for outcome in outcomes))
+    return Result(accuracies, sum(outcome["seconds"] for outcome in outcomes), cores=most_cores(outcomes))
 
 
 def _solved(work: Solved, seed: int, data: Ready, context: Context) -> dict[str, Any]:

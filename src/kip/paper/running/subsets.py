@@ -22,8 +22,8 @@ from kip.kernels import kernel
 from kip.kernels.base import precision
 from kip.kernels.inner import InnerProductKernel, Profile
 from kip.krr import Ridge, accuracy, cholesky, cholesky_solve
-from kip.paper.running.base import Context, Result, kept
-from kip.paper.works import Subset
+from kip.paper.running.base import Context, Result, kept, most_cores
+from kip.paper.works import Subset, name
 from kip.sampling import Stream, generator
 from kip.sets import one_hot
 
@@ -38,7 +38,7 @@ def run(works: Sequence[Subset], context: Context) -> dict[Subset, Result]:
     for draw in sorted({seed for work in works for seed in work.seeds}):
         context.check()
         wanted = [work for work in works if draw in work.seeds]
-        folders = {work: context.folder / _name(work) / f"draw-{draw}" for work in wanted}
+        folders = {work: context.folder / name(work) / f"draw-{draw}" for work in wanted}
         missing = [work for work in wanted if not (folders[work] / "outcome.json").is_file()]
         if missing:
             pool = pool or _Pool(context.load(works[0].data), max(work.size for work in works))
@@ -51,14 +51,13 @@ def run(works: Sequence[Subset], context: Context) -> dict[Subset, Result]:
         for work in wanted:
             found[work].append(kept(folders[work], dict))
     return {
-        work: Result(tuple(each["accuracy"] for each in outcomes), sum(each["seconds"] for each in outcomes))
+        work: Result(
+            tuple(each["accuracy"] for each in outcomes),
+            sum(each["seconds"] for each in outcomes),
+            cores=most_cores(outcomes),
+        )
         for work, outcomes in found.items()
     }
-
-
-def _name(work: Subset) -> str:
-    way = "balanced" if work.balanced else "unbalanced"
-    return f"subset-{work.data}-{work.kernel.replace(':', '-')}-{work.size}-{way}"
 
 
 def order(codes: np.ndarray, size: int, *, balanced: bool, draw: int) -> np.ndarray:
