@@ -41,8 +41,9 @@ class Options:
     """Every setting of a distillation, as plain values: this is what `config.json` holds.
 
     None means "as `kip.defaults` chooses". `kernel` names a kernel or a family; `augment` is "none", "digits", "photos"
-    or "flips"; `targets` limits how many training points are used; `validation` is the fraction taken out of them;
-    `purpose` is what the set is to train, "kernels" or "networks", by which the defaults go.
+    or "flips", with a shift such as "digits:0.05" where one is wanted; `targets` limits how many training points are
+    used; `validation` is the fraction taken out of them; `purpose` is what the set is to train, "kernels" or
+    "networks", by which the defaults go.
     """
 
     size: int

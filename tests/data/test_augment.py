@@ -107,6 +107,14 @@ def test_bad_amounts_are_named(bad: dict[str, float]) -> None:
         Augment(**bad)  # type: ignore[arg-type]
 
 
+def test_how_far_it_shifts_may_be_named() -> None:
+    assert named("digits:0.05") == Augment(shift=0.05, rotation=10.0)
+    assert named("photos:0") == Augment(flip=True, rotation=10.0, channel_shift=0.1)
+    for name, words in (("digits:far", "between 0 and 1"), ("photos:2", "between 0 and 1"), ("flips:0.1", "'flips'")):
+        with pytest.raises(ValueError, match=words):
+            named(name)
+
+
 def test_vectors_cannot_be_augmented() -> None:
     with pytest.raises(ValueError, match="only images"):
         Augment.digits()(rng(), np.zeros((3, 4)))

@@ -99,7 +99,7 @@ def api_options(dataset: Dataset, *groups: Any) -> Options:
 
 
 def _augmentation(name: str, kind: str) -> str:
-    if name not in AUGMENTATIONS:
+    if name.partition(":")[0] not in AUGMENTATIONS:
         raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {name!r}")
     if name != "auto":
         return name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,22 @@ class Augment:
 
 
 def named(name: str) -> Augment | None:
-    """Give the augmentation called "digits", "photos" or "flips", or None for "none"."""
-    if name not in NAMES:
-        raise ValueError(f"`augment` {name!r} is not known. {nearest(name, NAMES)}")
-    return None if name == "none" else getattr(Augment, name)()
+    """Give the augmentation called "digits", "photos" or "flips", or None for "none".
+
+    A number after a colon is how far it shifts: "digits:0.05", a twentieth of the height and width at most.
+    """
+    stem, colon, amount = name.partition(":")
+    if stem not in NAMES:
+        raise ValueError(f"`augment` {name!r} is not known. {nearest(stem, NAMES)}")
+    found = None if stem == "none" else getattr(Augment, stem)()
+    if not colon:
+        return found
+    if found is None or not found.shift:
+        raise ValueError(f"`augment` {name!r} gives a shift to what shifts nothing; write {stem!r}, or digits:0.05")
+    try:
+        return replace(found, shift=float(amount))
+    except ValueError:
+        raise ValueError(f"`augment` {name!r} must end with a shift between 0 and 1, as in digits:0.05") from None
 
 
 def _on_all_cores(images: np.ndarray, draws: np.ndarray, out: np.ndarray) -> None:

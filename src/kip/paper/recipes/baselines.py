@@ -6,7 +6,14 @@ import dataclasses
 
 from kip.paper import published
 from kip.paper.recipes import Cell, Recipe, unmeasured
-from kip.paper.recipes.networks import AUGMENTATIONS, AUGMENTED_BATCH, RATES, trained_on_family, trained_on_fc1
+from kip.paper.recipes.networks import (
+    AUGMENTATIONS,
+    AUGMENTED_BATCH,
+    ONE_PIXEL,
+    RATES,
+    trained_on_family,
+    trained_on_fc1,
+)
 from kip.paper.works import Kip, Solved
 
 TABLES = ("mnist-baselines", "cifar10-baselines")
@@ -75,7 +82,7 @@ def in_the_papers_setting(number: published.Cell) -> Cell:
         checkpoints=5,
         seconds=60 * (MINUTES if number.support < LARGE else MINUTES_OF_LARGE),
     )
-    deviations = ["one initialisation instead of five"]
+    deviations = ["one initialisation instead of five", *([ONE_PIXEL] if learned else [])]
     if f"{batch:,}" != PAPERS_BATCHES[number.dataset]:
         deviations.append(f"batches of {batch:,} instead of {PAPERS_BATCHES[number.dataset]}")
     return Cell(id=number.id, work=work, published=number.id, deviations=tuple(deviations))

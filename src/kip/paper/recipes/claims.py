@@ -6,6 +6,7 @@ import dataclasses
 
 from kip.paper.recipes import Cell, Recipe
 from kip.paper.recipes.figures import TRAINED, tested_with_others
+from kip.paper.recipes.networks import AUGMENTATIONS
 from kip.paper.works import Comparison, Kip, Network, Part, Rule, Solved, Trial
 
 THREE = (0, 1, 2)
@@ -178,8 +179,8 @@ def _learned_labels_harm_networks() -> Comparison:
             width=1024,
         )
 
-    augmented = {"augment": "digits", "batch": 5_000, "kernel": "fc1", "seeds": (0,)}
-    colour = {**augmented, "augment": "photos"}
+    augmented = {"augment": AUGMENTATIONS["mnist"], "batch": 5_000, "kernel": "fc1", "seeds": (0,)}
+    colour = {**augmented, "augment": AUGMENTATIONS["cifar10"]}
     trials = (
         Trial(name="MNIST 100, labels fixed", work=network(_mnist(100, **augmented))),
         Trial(name="MNIST 100, labels learned", work=network(_mnist(100, labels="learned", **augmented))),
