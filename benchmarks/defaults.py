@@ -42,6 +42,11 @@ GRID: dict[tuple[str, int], list[dict]] = {
         {"steps": 1000, "learning_rate": 0.4, "batch": 6000},
         {"steps": 1500, "learning_rate": 0.2, "batch": 6000},
         {"steps": 1000, "learning_rate": 0.2, "batch": 6000, "augment": "digits"},
+        {"steps": 1000, "learning_rate": 0.2, "batch": 6000, "augment": "digits:0.036"},
+    ],
+    ("mnist", 500): [
+        {"steps": 1000, "learning_rate": 0.2, "batch": 6000},
+        {"steps": 1000, "learning_rate": 0.2, "batch": 6000, "augment": "digits:0.036"},
     ],
     ("cifar10", 10): [
         {"steps": 600, "learning_rate": 0.1, "batch": 6000, "augment": "none"},
