@@ -48,8 +48,9 @@ class Learned:
         """What kept it from all of its steps."""
         if self.stopped == "done":
             return ()
-        why = {"time": f"{self.seconds / 60:.0f} minutes", "diverged": "then it diverged"}[self.stopped]
-        return (f"learned in {self.steps:,} of {self.task.config.steps:,} steps ({why})",)
+        # How many were done is in the details: one sentence for many cells can be read.
+        why = {"time": f"{self.seconds / 60:.0f} minutes of learning", "diverged": "learning that then diverged"}
+        return (f"{why[self.stopped]}, before all {self.task.config.steps:,} steps were done",)
 
     def set(self, rank: int = 0) -> DistilledSet:
         """The distilled set of the checkpoint with the lowest training loss, or of one further down."""

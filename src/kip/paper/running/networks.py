@@ -28,7 +28,9 @@ def run(work: Network, context: Context) -> Result:
     folder = context.folder / name(work)
     outcome = kept(folder, lambda: _run(work, learned, folder, context))
     deviations = () if learned is None else learned.deviations
-    details = {"chosen": outcome["chosen"], "images_seconds": 0 if learned is None else learned.seconds}
+    details: dict[str, Any] = {"chosen": outcome["chosen"]}
+    if learned is not None:
+        details |= {"images_seconds": learned.seconds, "images_steps": learned.steps}
     return Result(tuple(outcome["accuracies"]), outcome["seconds"], deviations, details, most_cores([outcome]))
 
 
