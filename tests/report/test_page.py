@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from kip.files import write_json
 from kip.paper import recipes, store
 from kip.paper.running import Result
 from kip.report import page
@@ -64,6 +65,17 @@ def test_what_the_paper_gives_no_number_for_is_listed(results: Path) -> None:
     assert "- ✓ images do better\n- ✗ always" in text
     assert "| image | 90.00±0.50 |" in text
     assert "Labels learned for kernel ridge-regression often harm networks trained on them.** Not run." in text
+
+
+def test_what_was_tried_with_other_settings_is_told(results: Path) -> None:
+    records = store.read(results, "mnist-baselines")
+    older = {**records[1], "measured": {"mean": 70.0, "deviation": None}}
+    older["work"] = {**older["work"], "batch": 100}
+    write_json(results / "mnist-baselines.json", [older, *records])
+    page.write(results)
+    text = (results / "README.md").read_text(encoding="utf-8")
+    assert "- `rbf-kip-10` with batch 100: 70.00\n" in text
+    assert "89.60±0.09 / **80.00** ↓" in text
 
 
 def test_the_summary_counts_every_cell_once(results: Path) -> None:

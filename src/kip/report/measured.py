@@ -12,11 +12,15 @@ from kip.paper.recipes import Recipe, recipes
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything a page is made from: recipes, the newest record and the status of each cell."""
+    """Everything a page is made from: recipes, the newest record and the status of each cell.
+
+    `tried` are older records of a cell, made with other settings than its newest.
+    """
 
     recipes: Sequence[Recipe]
     records: Mapping[str, store.Record]
     statuses: Mapping[str, str]
+    tried: Mapping[str, Sequence[store.Record]]
 
     def mean(self, cell: str) -> float | None:
         """The measured mean of a cell, in per cent."""
@@ -32,7 +36,12 @@ def read(results: Path) -> Measured:
     rates = costs.read(results)
     records: dict[str, store.Record] = {}
     statuses: dict[str, str] = {}
+    tried: dict[str, list[store.Record]] = {}
     for recipe in recipes():
-        records |= store.newest(results, recipe.id)
+        newest = store.newest(results, recipe.id)
+        records |= newest
         statuses |= status.of_recipe(recipe, results, rates)
-    return Measured(recipes(), records, statuses)
+        for record in store.read(results, recipe.id):
+            if record["work"] != newest[record["cell"]]["work"]:
+                tried.setdefault(record["cell"], []).append(record)
+    return Measured(recipes(), records, statuses, tried)

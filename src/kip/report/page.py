@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kip.files import exclusive, write_atomic
 from kip.paper import published, status, store
@@ -82,7 +83,7 @@ def _section(recipe: Recipe, measured: Measured) -> str:
         parts.append(_pivot(recipe, measured, *AXES[recipe.id]))
     else:
         parts.append(_listing(recipe.cells, measured))
-    parts.append(_deviations(recipe, measured))
+    parts += [_deviations(recipe, measured), _tried(recipe, measured)]
     return "\n".join(part for part in parts if part)
 
 
@@ -208,6 +209,21 @@ def _deviations(recipe: Recipe, measured: Measured) -> str:
         lines.append("What deviates from the paper:\n")
         lines += [f"- {words}: {_names(names, len(run))}" for words, names in by_words.items()]
     return "\n".join(lines) + "\n"
+
+
+def _tried(recipe: Recipe, measured: Measured) -> str:
+    """What cells came to with other settings than those that count now, and in which settings that differs."""
+    lines = []
+    for cell in recipe.cells:
+        for record in measured.tried.get(cell.id, ()):
+            mean, now = record["measured"]["mean"], measured.records[cell.id]["work"]
+            if mean is not None:
+                lines.append(f"- `{cell.name}` with {_differing(record['work'], now)}: {mean:.2f}")
+    return "Tried before:\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _differing(work: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in work.items() if now.get(key) != value)
 
 
 def _seconds(record: store.Record) -> float:
