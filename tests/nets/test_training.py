@@ -13,7 +13,7 @@ from kip.kernels.network import named
 from kip.krr import Factor, Ridge
 from kip.nets import training
 from kip.nets.batches import Batches, targets
-from kip.nets.models import Layers
+from kip.nets.models import BatchNorm, Layers
 from kip.nets.training import Settings, train
 from kip.sets import LabelledSet, one_hot
 
@@ -174,6 +174,28 @@ def test_prediction_by_tiles_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(training, "PREDICTION_BYTES", 4 * 8 * 10)
     np.testing.assert_allclose(found.predict(points), whole, rtol=1e-5, atol=1e-6)
     assert whole.shape == (2, 23, 3)
+
+
+class Normed(nnx.Module):
+    """A network whose outputs depend on the company a point is in: batch norm without a memory."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> None:
+        self.norm, self.read_out = BatchNorm(shape[0]), nnx.Linear(shape[0], classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.read_out(self.norm(x))
+
+
+def test_points_sorted_by_class_are_predicted_as_shuffled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 20 points would each hold one class, at whose own mean batch norm would take what tells it away."""
+    found = train(Normed, blobs(60), Settings(steps=100, learning_rate=3e-2), seeds=[0])
+    shuffled = blobs(300, seed=1)
+    by_class = shuffled.take(np.argsort(shuffled.codes, kind="stable"))
+    whole = np.mean(np.argmax(found.predict(shuffled.x), axis=2) == shuffled.codes)
+    assert whole > 0.7
+    monkeypatch.setattr(training, "PREDICTION_BYTES", 4 * 6 * 20)
+    for points in (shuffled, by_class):
+        assert np.mean(np.argmax(found.predict(points.x), axis=2) == points.codes) > whole - 0.05
 
 
 def test_each_seed_may_have_its_own_set() -> None:

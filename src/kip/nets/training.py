@@ -133,8 +133,13 @@ class Networks:
     together: bool
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Outputs (seeds, n, classes), tile by tile; batch norm sees a tile at a time."""
-        points = np.asarray(x, np.float32)
+        """Outputs (seeds, n, classes), tile by tile; batch norm sees a tile at a time.
+
+        Points are visited in a fixed random order: data often come sorted by class, and the statistics of a tile with
+        few classes are not those that batch norm saw in training.
+        """
+        order = np.random.default_rng(0).permutation(len(x))
+        points = np.asarray(x, np.float32)[order]
         tile = min(len(points), self._tile(points.shape[1:]))
         outputs: list[np.ndarray] = []
         for start in range(0, len(points), tile):
@@ -144,7 +149,7 @@ class Networks:
             found = [_outputs(self.testing, self.together, part.params, part.rest, inputs) for part in self.parts]
             joined = np.asarray(found[0]) if self.together else np.stack(found)
             outputs.append(joined[:, start - first :])
-        return np.concatenate(outputs, axis=1)
+        return np.concatenate(outputs, axis=1)[:, np.argsort(order)]
 
     def accuracies(self, points: LabelledSet) -> tuple[float, ...]:
         """Accuracy of each seed."""
