@@ -158,8 +158,8 @@ class Networks:
 
     def copied(self) -> Networks:
         """These networks as they are, for predictions only: a step overwrites those that it is given."""
-        parts = (Variables(*jax.tree.map(jnp.copy, (part.params, part.rest)), None) for part in self.parts)
-        return dataclasses.replace(self, parts=tuple(parts))
+        kept = [jax.tree.map(jnp.copy, (part.params, part.rest)) for part in self.parts]
+        return dataclasses.replace(self, parts=tuple(Variables(params, rest, None) for params, rest in kept))
 
     def _tile(self, shape: tuple[int, ...]) -> int:
         part = self.parts[0]
