@@ -83,3 +83,5 @@ def test_the_grid_is_the_same_for_all_arms_and_stops_evenly() -> None:
     assert all(set(point.arms) == {"one", "two"} for point in points)
     values = [point.arms["one"].validation_accuracy for point in points]
     assert best(points, "one") == points[int(np.argmax(values))].settings
+    with pytest.raises(ValueError, match="not kept"):
+        points[0].arms["one"].predict(blobs(3, 5).x)

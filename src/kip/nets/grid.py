@@ -55,8 +55,8 @@ class Examiner:
     stop: Callable[[], bool] | None = None
 
     def __call__(self, arm: Arm, settings: Settings, seeds: Sequence[int]) -> Trained:
-        """Train on an arm."""
-        return train(
+        """Train on an arm; the scores are kept, the networks are not."""
+        found = train(
             self.net,
             arm.support(len(seeds)),
             settings,
@@ -67,6 +67,7 @@ class Examiner:
             progress=self.progress,
             stop=self.stop,
         )
+        return found.scores()
 
 
 def settings_of(net: str | Factory, base: Settings, losses: Sequence[str] = LOSSES) -> list[Settings]:

@@ -101,7 +101,7 @@ class Trained:
     watch: tuple[tuple[int, tuple[float, ...]], ...]
     chosen_step: int
     seconds: float
-    _networks: Networks = field(repr=False)
+    _networks: Networks | None = field(repr=False)
 
     @property
     def mean(self) -> float:
@@ -120,7 +120,13 @@ class Trained:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Outputs of each seed's network at preprocessed points: (seeds, n, classes)."""
+        if self._networks is None:
+            raise ValueError("these networks were not kept, only their scores; `train` them anew")
         return self._networks.predict(x)
+
+    def scores(self) -> Trained:
+        """The same without the networks, of which a grid would hold gigabytes."""
+        return dataclasses.replace(self, _networks=None)
 
 
 @dataclass(frozen=True)
