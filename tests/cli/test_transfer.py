@@ -71,6 +71,7 @@ def test_a_grid_keeps_every_point_and_other_networks_results(run: Path, tmp_path
         (["--net", ","], "names no network"),
         (["--net", "fc1", "--corruption", "0.9"], "learned with 0.5"),
         (["--net", "fc1", "--time-budget", "soon"], "duration"),
+        (["--net", "fc1", "--time-budget", "10m"], "shortens --grid and --full, and neither is given"),
     ],
 )
 def test_what_is_refused_before_training(

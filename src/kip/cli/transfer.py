@@ -29,6 +29,9 @@ TRAINING = Group("How networks are trained", sort_key=2)
 FULL_BATCH, FULL_PASSES, FULL_SECONDS = 128, 10, 300.0
 """How a network is trained on the full training set: points a step, passes at most, and seconds without a budget."""
 
+GRID_SHARE = 0.6
+"""Of a time budget, for the grid and what it chose, where --full takes the rest."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ def transfer(
     """
     del config  # read before the command is called
     budget = None if time_budget is None else seconds(time_budget)
+    if budget is not None and not (grid or full):
+        raise ValueError("`--time-budget` shortens --grid and --full, and neither is given; give fewer --steps")
     names = [name.strip() for name in net.split(",") if name.strip()]
     if not names:
         raise ValueError(f"`--net` names no network; got {net!r}. Write fc1,lenet")
@@ -239,10 +244,10 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
 
     start = time.monotonic()
     settings = plan.settings(name)
-    # What is chosen is trained with all seeds, which a budget must leave time for.
-    leave = len(plan.seeds) / (len(plan.seeds) + len(plan.grid_seeds) * len(settings))
-    share = (1 - leave) * (0.6 if plan.full else 1.0)
-    late = None if budget is None else (lambda: time.monotonic() - start > share * budget)
+    late = None
+    if budget is not None:
+        share = GRID_SHARE if plan.full else 1.0
+        late = grid.within(share * budget, len(plan.seeds) / len(plan.grid_seeds), time.monotonic)
     once = len(settings) == 1
     every = max(1, plan.options.steps // 20)
     trainings = len(study.arms) * (1 if once else len(settings) + 1)
