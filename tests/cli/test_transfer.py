@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,34 @@ def test_a_grid_keeps_every_point_and_other_networks_results(run: Path, tmp_path
         full = found["full"]["test_accuracy"]
         assert chosen["epsilon_weak"] == pytest.approx(abs(full - chosen["test_accuracy"]))
     assert out.with_suffix(".png").exists()
+
+
+def test_a_network_stopped_half_way_is_no_result(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kip.nets import grid
+
+    out = tmp_path / "found.json"
+    command = ["transfer", str(run), "--steps", "4", "--seeds", "1", "--out", str(out), "--net"]
+    assert main([*command, "convnet:4"]) == 0
+    before = json.loads(out.read_text())["networks"]["convnet:4"]
+    real = grid.train
+
+    def interrupted(net: str, *rest: Any, **more: Any) -> Any:
+        if net == "convnet:4":
+            signal.raise_signal(signal.SIGINT)
+        return real(net, *rest, **more)
+
+    monkeypatch.setattr(grid, "train", interrupted)
+    capsys.readouterr()
+    assert main([*command, "fc1:8,convnet:4,fc2:8"]) == 130
+    assert "interrupted: convnet:4, fc2:8 left out" in capsys.readouterr().out
+    networks = json.loads(out.read_text())["networks"]
+    assert list(networks) == ["convnet:4", "fc1:8"]
+    assert networks["convnet:4"] == before
+    unwritten = tmp_path / "none.json"
+    assert main([*command[:-2], str(unwritten), "--net", "convnet:4"]) == 130
+    assert not unwritten.exists()
 
 
 @pytest.mark.parametrize(

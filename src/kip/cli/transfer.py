@@ -17,7 +17,7 @@ from rich.table import Table
 from kip._version import __version__
 from kip.cli import common, evaluate
 from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RUNNING, seconds
-from kip.cli.progress import Interrupt, console, duration, say
+from kip.cli.progress import Interrupt, StoppedError, console, duration, say
 
 if TYPE_CHECKING:
     from kip.nets.grid import Point
@@ -147,17 +147,28 @@ def transfer(
     target = out or run / "transfer.json"
     plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full)
     with Interrupt() as interrupt:
-        for number, name in enumerate(names):
-            share = None if budget is None else budget / len(names)
-            found = _examined(name, study, plan, share, interrupt)
-            results = _write(target, study, name, found)
-            console.print(_table(name, found))
-            if interrupt():
-                say(f"interrupted: {', '.join(names[number + 1 :]) or 'nothing'} left out")
-                break
-    _draw(target.with_suffix(".png"), results)
-    say(f"written to {target}, drawn in {target.with_suffix('.png')}")
+        results = _each(names, study, plan, budget, target, interrupt)
+    if results is not None:
+        _draw(target.with_suffix(".png"), results)
+        say(f"written to {target}, drawn in {target.with_suffix('.png')}")
     return interrupt.status
+
+
+def _each(
+    names: Sequence[str], study: Study, plan: _Plan, budget: float | None, target: Path, interrupt: Interrupt
+) -> dict[str, Any] | None:
+    """Examine network after network, each written when it is done: one that was stopped half-way is not a result."""
+    share = None if budget is None else budget / len(names)
+    results = None
+    for number, name in enumerate(names):
+        try:
+            found = _examined(name, study, plan, share, interrupt)
+        except StoppedError:
+            say(f"interrupted: {', '.join(names[number:])} left out")
+            break
+        results = _write(target, study, name, found)
+        console.print(_table(name, found))
+    return results
 
 
 def _need_flax() -> None:
@@ -242,6 +253,7 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
     """Search the grid, train what was chosen with all seeds, and where asked on the full training set."""
     from kip.nets import grid
 
+    interrupt.check()
     start = time.monotonic()
     settings = plan.settings(name)
     late = None
@@ -251,8 +263,8 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
     once = len(settings) == 1
     every = max(1, plan.options.steps // 20)
     trainings = len(study.arms) * (1 if once else len(settings) + 1)
-    with _bar(name, trainings * plan.options.steps) as (label, tick):
-        examine = grid.Examiner(name, study.watch, study.quick_test, every, tick, interrupt)
+    with _bar(name, trainings * plan.options.steps, interrupt) as (label, tick):
+        examine = grid.Examiner(name, study.watch, study.quick_test, every, tick)
         points: list[Point] = []
         if not once:
             label("grid")
@@ -266,18 +278,18 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
         if once:
             points = [grid.Point(settings[0], {arm: trained for arm, (_, trained) in chosen.items()})]
     left = FULL_SECONDS if budget is None else max(1.0, budget - (time.monotonic() - start))
-    whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full and not interrupt() else None
+    whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full else None
     return _Found(tuple(points), len(settings), chosen, whole, time.monotonic() - start)
 
 
 def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt) -> Trained:
     """The network on the full training set, with the settings of natural images, for as long as the budget allows."""
-    from kip.api import either, within
+    from kip.api import within
     from kip.nets.training import train
 
     a_pass = max(1, len(study.train) // FULL_BATCH)
     settings = dataclasses.replace(settings, batch=FULL_BATCH, steps=FULL_PASSES * a_pass)
-    with _bar(name, settings.steps) as (label, tick):
+    with _bar(name, settings.steps, interrupt) as (label, tick):
         label("full training set")
         return train(
             name,
@@ -288,13 +300,18 @@ def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt
             watch_every=max(1, a_pass // 4),
             test=study.test,
             progress=tick,
-            stop=either(interrupt, within(budget, time.monotonic)),
+            stop=within(budget, time.monotonic),
         )
 
 
 @contextmanager
-def _bar(name: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[int, float | None], None]]]:
-    """A bar over all trainings of a network on a terminal, elsewhere a line a stage; `tick` takes a training's step."""
+def _bar(
+    name: str, total: int, interrupt: Interrupt
+) -> Iterator[tuple[Callable[[str], None], Callable[[int, float | None], None]]]:
+    """A bar over all trainings of a network on a terminal, elsewhere a line a stage.
+
+    `tick` takes a training's step, and leaves the training by an exception after an interrupt.
+    """
     words, before, start = "", 0, time.monotonic()
 
     def label(text: str) -> None:
@@ -309,6 +326,7 @@ def _bar(name: str, total: int) -> Iterator[tuple[Callable[[str], None], Callabl
 
         def tick(step: int, accuracy: float | None) -> None:
             nonlocal before
+            interrupt.check()
             bar.advance(task, step - before if step > before else step)
             before = step
             watched = "" if accuracy is None else f"validation {accuracy:.1%}  "

@@ -52,7 +52,6 @@ class Examiner:
     test: LabelledSet
     watch_every: int
     progress: Callable[[int, float | None], None] | None = None
-    stop: Callable[[], bool] | None = None
 
     def __call__(self, arm: Arm, settings: Settings, seeds: Sequence[int]) -> Trained:
         """Train on an arm; the scores are kept, the networks are not."""
@@ -65,7 +64,6 @@ class Examiner:
             watch_every=self.watch_every,
             test=self.test,
             progress=self.progress,
-            stop=self.stop,
         )
         return found.scores()
 
@@ -94,7 +92,7 @@ def search(
     """
     points: list[Point] = []
     for setting in settings:
-        if points and ((late is not None and late(len(points))) or (examine.stop is not None and examine.stop())):
+        if points and late is not None and late(len(points)):
             break
         points.append(Point(setting, {arm.name: examine(arm, setting, seeds) for arm in arms}))
     return points
