@@ -15,6 +15,7 @@ from PIL import Image
 from kip import cli, defaults
 from kip.cli import main
 from kip.cli.options import LearnOptions, SetOptions
+from kip.cli.transfer import FULL_BATCH
 
 QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
 
@@ -32,7 +33,7 @@ def test_a_run_is_compared_with_natural_images(run: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     found = json.loads((run / "transfer.json").read_text())
     assert found["validation"] == {"size": 139, "unseen_by_distillation": True}
-    assert found["certificate"] is True
+    assert (found["corruption"], found["certificate"]) == (0.5, True)
     assert list(found["networks"]) == ["fc1:8", "convnet:4"]
     for network in found["networks"].values():
         assert list(network["chosen"]) == ["distilled corrupted", "natural", "natural corrupted"]
@@ -61,7 +62,31 @@ def test_a_grid_keeps_every_point_and_other_networks_results(run: Path, tmp_path
         assert chosen["settings"] == found["grid"][values.index(max(values))]["settings"]
         full = found["full"]["test_accuracy"]
         assert chosen["epsilon_weak"] == pytest.approx(abs(full - chosen["test_accuracy"]))
+    used = found["full"]["settings"]
+    assert used == {**found["chosen"]["natural"]["settings"], "batch": FULL_BATCH, "steps": used["steps"]}
+    assert used["steps"] > 2
+    assert (found["seeds"], found["grid_seeds"], found["time_budget"]) == (2, 1, 60)
     assert out.with_suffix(".png").exists()
+
+
+def test_a_clean_set_is_compared_with_noise_put_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file says which noise, and holds no networks of another."""
+    folder, out = tmp_path / "clean", tmp_path / "found.json"
+    assert main(["distill", "--steps", "1", "--draws", "0", "--validation", "0.1", "--out", str(folder)]) == 0
+    command = ["transfer", str(folder), "--steps", "1", "--seeds", "1", "--out", str(out), "--corruption", "0.9"]
+    for name in ("fc1:8", "fc2:8"):
+        assert main([*command, "--net", name]) == 0
+    found = json.loads(out.read_text())
+    assert (found["corruption"], found["certificate"]) == (0.9, None)
+    assert list(found["networks"]) == ["fc1:8", "fc2:8"]
+    network = found["networks"]["fc1:8"]
+    assert list(network["chosen"]) == ["distilled", "natural", "distilled corrupted", "natural corrupted"]
+    assert (network["seeds"], network["grid_seeds"], network["time_budget"]) == (1, None, None)
+    capsys.readouterr()
+    assert main([*command[:-2], "--net", "fc3:8"]) == 0
+    assert "held networks of another corruption: fc1:8, fc2:8 left out" in " ".join(capsys.readouterr().out.split())
+    found = json.loads(out.read_text())
+    assert (found["corruption"], list(found["networks"])) == (0, ["fc3:8"])
 
 
 def test_a_network_stopped_half_way_is_no_result(

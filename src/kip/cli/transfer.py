@@ -145,28 +145,32 @@ def transfer(
     study = _studied(run, data, corruption, seeds, validation_size)
     _check_networks(names, study, training)
     target = out or run / "transfer.json"
-    plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full)
+    plan = _Plan(
+        training,
+        grid,
+        range(seeds),
+        range(min(grid_seeds, seeds)),
+        full,
+        None if budget is None else budget / len(names),
+    )
     with Interrupt() as interrupt:
-        results = _each(names, study, plan, budget, target, interrupt)
+        results = _each(names, study, plan, target, interrupt)
     if results is not None:
         _draw(target.with_suffix(".png"), results)
         say(f"written to {target}, drawn in {target.with_suffix('.png')}")
     return interrupt.status
 
 
-def _each(
-    names: Sequence[str], study: Study, plan: _Plan, budget: float | None, target: Path, interrupt: Interrupt
-) -> dict[str, Any] | None:
+def _each(names: Sequence[str], study: Study, plan: _Plan, target: Path, interrupt: Interrupt) -> dict[str, Any] | None:
     """Examine network after network, each written when it is done: one that was stopped half-way is not a result."""
-    share = None if budget is None else budget / len(names)
     results = None
     for number, name in enumerate(names):
         try:
-            found = _examined(name, study, plan, share, interrupt)
+            found = _examined(name, study, plan, interrupt)
         except StoppedError:
             say(f"interrupted: {', '.join(names[number:])} left out")
             break
-        results = _write(target, study, name, found)
+        results = _write(target, study, plan, name, found)
         console.print(_table(name, found))
     return results
 
@@ -180,13 +184,14 @@ def _need_flax() -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is done for each network."""
+    """What is done for each network, in `budget` seconds if there are any."""
 
     options: TrainOptions
     grid: bool
     seeds: range
     grid_seeds: range
     full: bool
+    budget: float | None
 
     def settings(self, name: str) -> list[Settings]:
         """The settings to try, the usual ones first."""
@@ -241,15 +246,15 @@ class _Found:
     points: tuple[Point, ...]
     tried: int
     chosen: Mapping[str, tuple[Settings, Trained]]
-    full: Trained | None
+    full: tuple[Settings, Trained] | None
     seconds: float
 
     def epsilon(self, arm: str) -> float | None:
         """The smallest ε of eq. (weak-approx) under zero-one loss, against the full training set."""
-        return None if self.full is None else abs(self.full.mean - self.chosen[arm][1].mean)
+        return None if self.full is None else abs(self.full[1].mean - self.chosen[arm][1].mean)
 
 
-def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interrupt: Interrupt) -> _Found:
+def _examined(name: str, study: Study, plan: _Plan, interrupt: Interrupt) -> _Found:
     """Search the grid, train what was chosen with all seeds, and where asked on the full training set."""
     from kip.nets import grid
 
@@ -257,9 +262,9 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
     start = time.monotonic()
     settings = plan.settings(name)
     late = None
-    if budget is not None:
+    if plan.budget is not None:
         share = GRID_SHARE if plan.full else 1.0
-        late = grid.within(share * budget, len(plan.seeds) / len(plan.grid_seeds), time.monotonic)
+        late = grid.within(share * plan.budget, len(plan.seeds) / len(plan.grid_seeds), time.monotonic)
     once = len(settings) == 1
     every = max(1, plan.options.steps // 20)
     trainings = len(study.arms) * (1 if once else len(settings) + 1)
@@ -277,12 +282,14 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
             chosen[arm.name] = (best, last(arm, best, plan.seeds))
         if once:
             points = [grid.Point(settings[0], {arm: trained for arm, (_, trained) in chosen.items()})]
-    left = FULL_SECONDS if budget is None else max(1.0, budget - (time.monotonic() - start))
+    left = FULL_SECONDS if plan.budget is None else max(1.0, plan.budget - (time.monotonic() - start))
     whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full else None
     return _Found(tuple(points), len(settings), chosen, whole, time.monotonic() - start)
 
 
-def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt) -> Trained:
+def _whole(
+    name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt
+) -> tuple[Settings, Trained]:
     """The network on the full training set, with the settings of natural images, for as long as the budget allows."""
     from kip.api import within
     from kip.nets.training import train
@@ -291,7 +298,7 @@ def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt
     settings = dataclasses.replace(settings, batch=FULL_BATCH, steps=FULL_PASSES * a_pass)
     with _bar(name, settings.steps, interrupt) as (label, tick):
         label("full training set")
-        return train(
+        found = train(
             name,
             study.train,
             settings,
@@ -302,6 +309,7 @@ def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt
             progress=tick,
             stop=within(budget, time.monotonic),
         )
+    return settings, found.scores()
 
 
 @contextmanager
@@ -353,13 +361,53 @@ def _described(settings: Settings, trained: Trained) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, study: Study, name: str, found: _Found) -> dict[str, Any]:
+def _write(path: Path, study: Study, plan: _Plan, name: str, found: _Found) -> dict[str, Any]:
     """Write what was found beside what the file already holds of other networks."""
-    from kip.files import read_json, write_json
+    from kip.files import write_json
+
+    about = _about(study)
+    results = {"version": __version__, **about, "networks": {**_before(path, about), name: _network(plan, found)}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, results)
+    return results
+
+
+def _about(study: Study) -> dict[str, Any]:
+    """What all networks of a file have in common."""
+    small = study.small
+    return {
+        "data": small.config.get("data"),
+        "size": len(small),
+        "kernel": small.kernel,
+        "corruption": study.rho,
+        "certificate": small.certificate().holds if small.corruption.rho else None,
+        "run": dict(small.config),
+        "validation": {"size": len(study.watch), "unseen_by_distillation": study.held_out},
+        "test_size": len(study.test),
+        "grid_test_size": len(study.quick_test),
+        "chosen_on": "validation: settings and step; the paper stops where test accuracy was best",
+    }
+
+
+def _before(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The networks that the file holds, if they were trained on the same sets and chosen on the same points."""
+    from kip.files import read_json
 
     before = read_json(path) if path.is_file() else {}
-    networks = dict(before.get("networks", {})) if isinstance(before, dict) else {}
-    networks[name] = {
+    if not isinstance(before, dict) or not before.get("networks"):
+        return {}
+    other = [key for key in ("run", "validation", "corruption") if before.get(key) != about[key]]
+    if other:
+        say(f"{path} held networks of another {other[0]}: {', '.join(before['networks'])} left out")
+        return {}
+    return dict(before["networks"])
+
+
+def _network(plan: _Plan, found: _Found) -> dict[str, Any]:
+    return {
+        "seeds": len(plan.seeds),
+        "grid_seeds": len(plan.grid_seeds) if plan.grid else None,
+        "time_budget": plan.budget,
         "grid": [
             {
                 "settings": dataclasses.asdict(point.settings),
@@ -371,27 +419,9 @@ def _write(path: Path, study: Study, name: str, found: _Found) -> dict[str, Any]
         "chosen": {
             arm: {**_described(*pair), "epsilon_weak": found.epsilon(arm)} for arm, pair in found.chosen.items()
         },
-        "full": None if found.full is None else _described(found.chosen["natural"][0], found.full),
+        "full": None if found.full is None else _described(*found.full),
         "seconds": round(found.seconds, 1),
     }
-    small = study.small
-    results = {
-        "version": __version__,
-        "data": small.config.get("data"),
-        "size": len(small),
-        "kernel": small.kernel,
-        "corruption": small.corruption.rho,
-        "certificate": small.certificate().holds if small.corruption.rho else None,
-        "run": dict(small.config),
-        "validation": {"size": len(study.watch), "unseen_by_distillation": study.held_out},
-        "test_size": len(study.test),
-        "grid_test_size": len(study.quick_test),
-        "chosen_on": "validation: settings and step; the paper stops where test accuracy was best",
-        "networks": networks,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, results)
-    return results
 
 
 def _of_point(point: Point, arm: str) -> dict[str, Any]:
@@ -411,7 +441,8 @@ def _table(name: str, found: _Found) -> Table:
         cells += [f"{trained.chosen_step}", "–" if away is None else f"{away:.3f}"]
         table.add_row(arm, *cells, style="bold green" if i == 0 else None)
     if found.full is not None:
-        table.add_row("full training set", f"{100 * found.full.mean:.2f} %", "", f"{found.full.chosen_step}", "0")
+        _, whole = found.full
+        table.add_row("full training set", f"{100 * whole.mean:.2f} %", "", f"{whole.chosen_step}", "0")
     return table
 
 
