@@ -6,16 +6,20 @@ import builtins
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
+import kip
 from kip import cli, defaults
-from kip.cli import main
+from kip.cli import evaluate, main
 from kip.cli.options import LearnOptions, SetOptions
 from kip.cli.transfer import FULL_BATCH
+from kip.data import load
 
 QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
 
@@ -115,6 +119,13 @@ def test_a_network_stopped_half_way_is_no_result(
     unwritten = tmp_path / "none.json"
     assert main([*command[:-2], str(unwritten), "--net", "convnet:4"]) == 130
     assert not unwritten.exists()
+
+
+def test_labels_become_those_of_the_set(run: Path) -> None:
+    data = replace(load("digits"), classes=("3", "1"))
+    assert evaluate.codes(kip.load(run), data, np.array([0, 0, 1])).tolist() == [3, 3, 1]
+    with pytest.raises(ValueError, match="has the class 'three', which the set does not know"):
+        evaluate.codes(kip.load(run), replace(data, classes=("1", "three")), np.array([0]))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ def test_a_run_that_held_nothing_out_says_so(digits: tuple) -> None:
     assert 0.05 < len(found.watch) / len(digits[0][0]) < 0.11
 
 
+def test_other_data_than_were_distilled_are_refused(digits: tuple) -> None:
+    """Of as many points as there are, whatever --targets left of them; the split of others would be another."""
+    (x, y), test = digits
+    small, _ = prepared(digits, targets=200)
+    with pytest.raises(ValueError, match=f"data of {len(x):,} points, held-out ones included, but there are 1,000"):
+        study.prepare(small, (x[:1000], y[:1000]), test)
+
+
 def test_arms_of_a_clean_and_of_a_corrupted_set(digits: tuple) -> None:
     small, clean = prepared(digits)
     assert [arm.name for arm in clean.arms] == ["distilled", "natural"]

@@ -138,7 +138,7 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
     from kip.kernels import family
     from kip.stream import Plan
 
-    truth = codes(small, dataset)
+    truth = codes(small, dataset, dataset.y_test)
     found = {}
     for spec in specs:
         kernels = watch.kernels(small.kernels if spec == small.kernel else family(spec))
@@ -149,15 +149,15 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
     return found
 
 
-def codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
-    """The test labels as indices of the set's classes."""
+def codes(small: DistilledSet, dataset: Dataset, labels: np.ndarray) -> np.ndarray:
+    """The data's labels, which are indices of its own classes, as indices of the set's."""
     import numpy as np
 
     index = {str(name): code for code, name in enumerate(small.classes)}
     unknown = [name for name in dataset.classes if name not in index]
     if unknown:
         raise ValueError(f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know")
-    return np.array([index[name] for name in dataset.classes])[dataset.y_test]
+    return np.array([index[name] for name in dataset.classes])[labels]
 
 
 def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, float]) -> None:

@@ -210,11 +210,10 @@ def _studied(run: Path, data: str | None, corruption: float | None, seeds: int, 
 
     small = load(run)
     dataset = common.load_data(evaluate.data_of(run, data, None, None))
-    test = (dataset.x_test, evaluate.codes(small, dataset))
     found = prepare(
         small,
-        (dataset.x_train, dataset.y_train),
-        test,
+        (dataset.x_train, evaluate.codes(small, dataset, dataset.y_train)),
+        (dataset.x_test, evaluate.codes(small, dataset, dataset.y_test)),
         corruption=corruption,
         seeds=seeds,
         validation_size=validation_size,

@@ -52,6 +52,11 @@ def prepare(
 
     Where nothing was held out, a tenth of the training set, which distillation saw, becomes the validation split.
     """
+    if len(training[0]) != small.original_size:
+        raise ValueError(
+            f"the set was distilled from data of {small.original_size:,} points, held-out ones included, but there are "
+            f"{len(training[0]):,}; give those that it was distilled from"
+        )
     known = {field.name for field in dataclasses.fields(Options)}
     options = Options(**{name: value for name, value in small.config.items() if name in known})
     held_out = options.validation > 0
