@@ -45,6 +45,11 @@ def test_a_run_that_held_nothing_out_says_so(digits: tuple) -> None:
     assert 0.05 < len(found.watch) / len(digits[0][0]) < 0.11
 
 
+def test_an_empty_validation_split_is_refused(digits: tuple) -> None:
+    with pytest.raises(ValueError, match=r"validation split is empty: 0\.10% of no class is a whole point"):
+        prepared(digits, validation=0.001)
+
+
 def test_other_data_than_were_distilled_are_refused(digits: tuple) -> None:
     """Of as many points as there are, whatever --targets left of them; the split of others would be another."""
     (x, y), test = digits

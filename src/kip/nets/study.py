@@ -66,6 +66,11 @@ def prepare(
     rows, unseen = split(codes, classes, options)
     if len(rows) < len(small):
         raise ValueError(f"there are {len(rows)} natural points for a set of {len(small)}; leave more of them")
+    if not len(unseen):
+        raise ValueError(
+            f"the validation split is empty: {options.validation:.2%} of no class is a whole point; "
+            "distil with a larger `validation`"
+        )
     if len(unseen) > validation_size:
         unseen = unseen[balanced(codes[unseen], classes, validation_size, key=generator(options.seed, Stream.JUDGE, 2))]
 
