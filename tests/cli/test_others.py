@@ -11,6 +11,7 @@ from PIL import Image
 
 import kip
 from kip.cli import evaluate, main
+from kip.cli.options import DataOptions
 from kip.data import NAMES, load
 
 
@@ -44,6 +45,15 @@ def test_evaluate_draws_a_matrix_of_several_runs(folders: list[Path], tmp_path: 
         assert image.width > 400
     assert main(["evaluate", *names, "--kernels", "rbf"]) == 0
     assert (folders[0].parent / "evaluate.png").exists()
+
+
+def test_data_elsewhere_are_read_as_the_run_read_its_own(tmp_path: Path) -> None:
+    stored = {"data": "old.csv", "label": "kind", "resize": 8, "source": "official"}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert evaluate.data_of(tmp_path, None, None, None) == DataOptions(**stored)
+    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions("new.csv", "kind", 8)
+    assert evaluate.data_of(tmp_path, "new.csv", "other", 9) == DataOptions("new.csv", "other", 9)
+    assert evaluate.data_of(tmp_path / "bare", "new.csv", None, None) == DataOptions("new.csv")
 
 
 def test_evaluate_wants_data_it_can_place(

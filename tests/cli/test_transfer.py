@@ -73,6 +73,13 @@ def test_a_grid_keeps_every_point_and_other_networks_results(run: Path, tmp_path
     assert out.with_suffix(".png").exists()
 
 
+def test_points_are_augmented_as_the_data_have_it(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    command = ["transfer", str(run), "--net", "fc1:8", "--steps", "1", "--seeds", "1", "--out", str(out), "--augment"]
+    assert main(command) == 0
+    assert json.loads(out.read_text())["networks"]["fc1:8"]["grid"][0]["settings"]["augment"] == "digits"
+
+
 def test_a_clean_set_is_compared_with_noise_put_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file says which noise, and holds no networks of another."""
     folder, out = tmp_path / "clean", tmp_path / "found.json"

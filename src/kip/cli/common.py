@@ -93,12 +93,13 @@ def api_options(dataset: Dataset, *groups: Any) -> Options:
     if given["size"] is None:
         given["size"] = max(10, len(dataset.classes))
     if given.get("augment") is not None:
-        given["augment"] = _augmentation(given["augment"], dataset.kind)
+        given["augment"] = augmentation(given["augment"], dataset.kind)
     names = {field.name for field in dataclasses.fields(Options)}
     return Options(**{name: value for name, value in given.items() if name in names})
 
 
-def _augmentation(name: str, kind: str) -> str:
+def augmentation(name: str, kind: str) -> str:
+    """What `--augment` names; given alone, what suits the kind of data."""
     if name not in AUGMENTATIONS:
         raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {name!r}")
     if name != "auto":

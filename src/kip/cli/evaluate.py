@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -93,16 +92,16 @@ def evaluate(
 
 
 def data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
-    """The data given, or those of the run."""
-    if data is not None:
-        return DataOptions(data=data, label=label, resize=resize)
-    if not (folder / runs.CONFIG).is_file():
+    """The data given, or those of the run; they are read as the run read its own, where nothing else is said."""
+    described = (folder / runs.CONFIG).is_file()
+    if data is None and not described:
         raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
-    stored = runs.read_config(folder)
-    names = ("data", "label", "resize", "source")
-    place = DataOptions(**{name: stored[name] for name in names if stored.get(name) is not None})
-    changed = {name: value for name, value in (("label", label), ("resize", resize)) if value is not None}
-    return dataclasses.replace(place, **changed)  # type: ignore[arg-type]
+    stored = runs.read_config(folder) if described else {}
+    names = ("data", "label", "resize", "source") if data is None else ("label", "resize")
+    place = {name: stored.get(name) for name in names}
+    given = {"data": data, "label": label, "resize": resize}
+    place |= {name: value for name, value in given.items() if value is not None}
+    return DataOptions(**{name: value for name, value in place.items() if value is not None})
 
 
 def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:

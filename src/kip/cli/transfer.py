@@ -20,6 +20,7 @@ from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RU
 from kip.cli.progress import Interrupt, StoppedError, console, duration, say
 
 if TYPE_CHECKING:
+    from kip.data import Dataset
     from kip.nets.grid import Point
     from kip.nets.study import Study
     from kip.nets.training import Settings, Trained
@@ -51,7 +52,10 @@ class TrainOptions:
     steps: Annotated[int, COUNT, Parameter(group=TRAINING, help="Steps; which is kept is chosen on validation.")] = 500
     batch: Annotated[int | None, COUNT, Parameter(group=TRAINING, help="Points a step: all.")] = None
     augment: Annotated[
-        str | None, Parameter(group=TRAINING, metavar="NAME", help="Augment the points: digits, photos, flips.")
+        str | None,
+        Parameter(
+            group=TRAINING, metavar="NAME", help="Augment the points: digits, photos, flips; alone, by the data."
+        ),
     ] = None
     width: Annotated[
         int | None, COUNT, Parameter(group=TRAINING, help="Units (1024) or channels (128); conv2:512 for one network.")
@@ -142,7 +146,10 @@ def transfer(
         raise ValueError(f"`--net` names no network; got {net!r}. Write fc1,lenet")
     common.use_device(device)
     _need_flax()
-    study = _studied(run, data, corruption, seeds, validation_size)
+    dataset = common.load_data(evaluate.data_of(run, data, None, None))
+    if training.augment is not None:
+        training = dataclasses.replace(training, augment=common.augmentation(training.augment, dataset.kind))
+    study = _studied(run, dataset, corruption, seeds, validation_size)
     _check_networks(names, study, training)
     target = out or run / "transfer.json"
     plan = _Plan(
@@ -203,13 +210,12 @@ class _Plan:
         return grid.settings_of(name, base, LOSSES if given["loss"] is None else [base.loss]) if self.grid else [base]
 
 
-def _studied(run: Path, data: str | None, corruption: float | None, seeds: int, validation_size: int) -> Study:
+def _studied(run: Path, dataset: Dataset, corruption: float | None, seeds: int, validation_size: int) -> Study:
     """The run's own split recreated, and the sets to compare."""
     from kip.artefact import load
     from kip.nets.study import UNSEEN_SHARE, prepare
 
     small = load(run)
-    dataset = common.load_data(evaluate.data_of(run, data, None, None))
     found = prepare(
         small,
         (dataset.x_train, evaluate.codes(small, dataset, dataset.y_train)),
