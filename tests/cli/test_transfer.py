@@ -18,7 +18,7 @@ import kip
 from kip import cli, defaults
 from kip.cli import evaluate, main
 from kip.cli.options import LearnOptions, SetOptions
-from kip.cli.transfer import FULL_BATCH
+from kip.cli.transfer import FULL_BATCH, TrainOptions, _Plan
 from kip.data import load
 
 QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
@@ -126,6 +126,20 @@ def test_a_network_stopped_half_way_is_no_result(
     unwritten = tmp_path / "none.json"
     assert main([*command[:-2], str(unwritten), "--net", "convnet:4"]) == 130
     assert not unwritten.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "rate"),
+    [
+        (TrainOptions(), 1e-3),
+        (TrainOptions(optimiser="momentum"), 1e-1),
+        (TrainOptions(parameterisation="ntk"), 3e-2),
+        (TrainOptions(optimiser="momentum", learning_rate=0.5), 0.5),
+    ],
+)
+def test_the_rate_goes_by_optimiser_and_parameterisation(options: TrainOptions, rate: float) -> None:
+    (settings,) = _Plan(options, False, range(1), range(1), False, None).settings("fc1")
+    assert (settings.learning_rate, settings.loss) == (rate, "xent")
 
 
 def test_labels_become_those_of_the_set(run: Path) -> None:

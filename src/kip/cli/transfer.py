@@ -44,7 +44,13 @@ class TrainOptions:
         Parameter(group=TRAINING, show_default=lambda _: "xent; both in a grid", help="Mean-square or cross-entropy."),
     ] = None
     optimiser: Annotated[Literal["adam", "momentum"], Parameter(group=TRAINING, help="Momentum is 0.9.")] = "adam"
-    learning_rate: Annotated[float, POSITIVE, Parameter(group=TRAINING, help="The optimiser's rate.")] = 1e-3
+    learning_rate: Annotated[
+        float | None,
+        POSITIVE,
+        Parameter(
+            group=TRAINING, show_default=lambda _: "by optimiser and parameterisation", help="The optimiser's rate."
+        ),
+    ] = None
     l2: Annotated[float, NOT_NEGATIVE, Parameter(group=TRAINING, help="μ of ½μ‖θ‖².")] = 0.0
     schedule: Annotated[Literal["constant", "cosine"], Parameter(group=TRAINING, help="What becomes of the rate.")] = (
         "constant"
@@ -206,7 +212,8 @@ class _Plan:
         from kip.nets.training import LOSSES, Settings
 
         given = dataclasses.asdict(self.options)
-        base = Settings(**{**given, "loss": given["loss"] or "xent"})
+        usual = {"loss": "xent", "learning_rate": grid.RATES[given["optimiser"], given["parameterisation"]][0]}
+        base = Settings(**given | {name: given[name] or value for name, value in usual.items()})
         return grid.settings_of(name, base, LOSSES if given["loss"] is None else [base.loss]) if self.grid else [base]
 
 
