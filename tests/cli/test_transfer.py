@@ -197,12 +197,23 @@ def parsed(*tokens: str) -> tuple[str, str]:
 def test_for_networks_presets_what_is_not_given(tmp_path: Path) -> None:
     assert parsed("distill") == ("rbf", "auto")
     assert parsed("distill", "--for", "networks") == (defaults.NETWORK_FAMILY, "fixed")
+    for alias in (["--purpose", "networks"], ["--purpose=networks"]):
+        assert parsed("distill", *alias) == (defaults.NETWORK_FAMILY, "fixed")
     assert parsed("distill", "--for=networks", "--kernel", "fc1", "--labels", "learned") == ("fc1", "learned")
     path = tmp_path / "kip.toml"
     path.write_text('[distill]\nfor = "networks"\n')
     assert parsed("distill", "--config", str(path)) == (defaults.NETWORK_FAMILY, "fixed")
     path.write_text('[distill]\nfor = "networks"\nkernel = "fc2"\n')
     assert parsed("distill", "--config", str(path)) == ("fc2", "fixed")
+
+
+def test_for_networks_vectors_are_learned_with_dense_kernels(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    path = tmp_path / "points.csv"
+    path.write_text("\n".join(f"{a},{b},{c},{'no' if a < 0 else 'yes'}" for a, b, c in rows))
+    short = ["--size", "2", "--draws", "0", "--steps", "1"]
+    assert main(["distill", "--for", "networks", "--data", str(path), *short, "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["kernel"] == defaults.VECTOR_FAMILY
 
 
 def test_for_networks_is_in_the_config_that_repeats_the_run(tmp_path: Path) -> None:
