@@ -157,6 +157,7 @@ def test_a_network_that_names_no_read_out_is_left_as_it_is() -> None:
         ("lennet", (28, 28, 1), {}, "did you mean 'lenet'"),
         ("fc1", (5,), {"parameterisation": "mean-field"}, "'ntk' or 'standard'"),
         ("fc1", (5,), {"width": 0}, "`width` must be at least 1"),
+        ("fc1:0", (5,), {}, "`width` must be at least 1"),
         ("lenet", (8, 8, 1), {}, "at least 12×12; got 8×8"),
         ("convnet", (64,), {}, "needs images"),
         ("lenet", (28, 28, 1), {"parameterisation": "ntk"}, "standard parameterisation only"),

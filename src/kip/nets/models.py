@@ -11,13 +11,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from kip.kernels.network import Network, Parameterisation, convolve, finite, named
+from kip.kernels.network import Network, Parameterisation, convolve, finite, named, pooled
 
 NAMES = ("fc1", "fc2", "fc3", "conv1", "conv2", "conv3", "convnet", "lenet", "alexnet", "wideresnet")
 """Examples of what `build` knows; fcM, convM, convnetM, myrtleN and layer lists spelt with dashes are more."""
@@ -83,7 +83,7 @@ class ConvNet(nnx.Module):
         """Outputs (n, classes)."""
         for i in range(self.depth):
             x = getattr(self, f"norm{i}")(getattr(self, f"conv{i}")(x))
-            x = _pooled(nnx.relu(x), jnp.mean)
+            x = pooled(nnx.relu(x))
         return self.read_out(x.reshape(len(x), -1))
 
 
@@ -102,7 +102,7 @@ class LeNet(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Outputs (n, classes)."""
         for conv in (self.conv0, self.conv1):
-            x = _pooled(nnx.relu(conv(x)), jnp.max)
+            x = pooled(nnx.relu(conv(x)), jnp.max)
         x = nnx.relu(self.dense0(x.reshape(len(x), -1)))
         return self.read_out(nnx.relu(self.dense1(x)))
 
@@ -125,7 +125,7 @@ class AlexNet(nnx.Module):
         """Outputs (n, classes)."""
         for i, (_, _, pool) in enumerate(self.FILTERS):
             x = nnx.relu(getattr(self, f"conv{i}")(x))
-            x = _pooled(x, jnp.max) if pool else x
+            x = pooled(x, jnp.max) if pool else x
         return self.read_out(x.reshape(len(x), -1))
 
 
@@ -206,24 +206,37 @@ def build(
     """
     if parameterisation not in ("ntk", "standard"):
         raise ValueError(f"`parameterisation` must be 'ntk' or 'standard'; got {parameterisation!r}")
+    spelt = _spelt(name)
+    width = width if spelt.width is None else spelt.width
     if width is not None and width < 1:
         raise ValueError(f"`width` must be at least 1; got {width}")
     shape, rngs = tuple(shape), nnx.Rngs(jax.random.key(seed))
-    if not isinstance(name, str):
-        return _checked(name(shape, classes, rngs=rngs), name)
-    stem, colon, tail = name.strip().partition(":")
-    if colon and not tail.isdigit():
-        factory = _imported(stem, tail)
-        return _checked(factory(shape, classes, rngs=rngs), factory)
-    return _named(stem.lower(), shape, classes, int(tail) if colon else width, parameterisation, rngs)
+    if spelt.own is not None:
+        return _checked(spelt.own(shape, classes, rngs=rngs), spelt.own)
+    return _named(spelt.stem, shape, classes, width, parameterisation, rngs)
 
 
 def parameterised(name: str | Factory) -> bool:
     """Whether a network comes in NTK and in standard parameterisation: those built from layer lists do."""
+    spelt = _spelt(name)
+    return spelt.own is None and spelt.stem not in _OTHERS and named(spelt.stem) is not None
+
+
+class _Spelt(NamedTuple):
+    """What a network is called by: a name with a width after the colon, if any, or one's own."""
+
+    stem: str
+    width: int | None = None
+    own: Factory | None = None
+
+
+def _spelt(name: str | Factory) -> _Spelt:
     if not isinstance(name, str):
-        return False
-    stem, colon, tail = name.strip().lower().partition(":")
-    return not (colon and not tail.isdigit()) and stem not in _OTHERS and named(stem) is not None
+        return _Spelt("", own=name)
+    stem, colon, tail = name.strip().partition(":")
+    if colon and not tail.isdigit():
+        return _Spelt("", own=_imported(stem, tail))
+    return _Spelt(stem.lower(), int(tail) if colon else None)
 
 
 def silenced(model: nnx.Module) -> nnx.Module:
@@ -340,10 +353,3 @@ def _convolution(x: jax.Array, w: jax.Array, strides: Any, padding: Any, **more:
     if tuple(strides) == (1, 1):
         return convolve(x, w, padding)
     return jax.lax.conv_general_dilated(x, w, strides, padding, **more)
-
-
-def _pooled(x: jax.Array, reduce: Callable[..., jax.Array]) -> jax.Array:
-    """2×2 pool, stride 2, by reshaping: its gradient is a copy, where that of a window is a scatter."""
-    n, h, w, channels = x.shape
-    even = x[:, : h // 2 * 2, : w // 2 * 2]
-    return reduce(even.reshape(n, h // 2, 2, w // 2, 2, channels), axis=(2, 4))
