@@ -163,6 +163,10 @@ def test_a_network_that_names_no_read_out_is_left_as_it_is() -> None:
         ("lenet", (28, 28, 1), {"parameterisation": "ntk"}, "standard parameterisation only"),
         ("lenet", (28, 28, 1), {"width": 8}, "widths of its own"),
         ("wideresnet12-1", (8, 8, 1), {}, "6n \\+ 4"),
+        ("wideresnet", (8, 8, 1), {"width": 4}, "write wideresnet16-4"),
+        ("wideresnet10-1:4", (8, 8, 1), {}, "write wideresnet16-4"),
+        (Own, (4,), {"width": 8}, "network 'Own' is built as it is; leave `width` and `parameterisation` out"),
+        (Own, (4,), {"parameterisation": "ntk"}, "network 'Own' is built as it is"),
     ],
 )
 def test_what_is_refused(name: str, shape: tuple[int, ...], options: dict, message: str) -> None:

@@ -201,8 +201,9 @@ def build(
 
     Names: fcM, convM, convnetM, myrtleN and layer lists such as "conv-relu-pool-conv-relu-gap", which are the finite
     networks of the kernels of that name; "convnet" (instance norm; "convnet3" has none), "lenet", "alexnet",
-    "wideresnet" or "wideresnet28-2" (depth and width). A width may follow a colon: "conv2:512". `name` may be one's own
-    module class or function, called with (shape, classes, rngs=…), or where to import it from: "package.module:Name".
+    "wideresnet" or "wideresnet28-2" (depth and factor of widths). A width may follow a colon: "conv2:512". `name` may
+    be one's own module class or function, called with (shape, classes, rngs=…), or where to import it from:
+    "package.module:Name".
     """
     if parameterisation not in ("ntk", "standard"):
         raise ValueError(f"`parameterisation` must be 'ntk' or 'standard'; got {parameterisation!r}")
@@ -212,6 +213,8 @@ def build(
         raise ValueError(f"`width` must be at least 1; got {width}")
     shape, rngs = tuple(shape), nnx.Rngs(jax.random.key(seed))
     if spelt.own is not None:
+        if width is not None or parameterisation != "standard":
+            raise ValueError(f"{_origin(spelt.own)} is built as it is; leave `width` and `parameterisation` out")
         return _checked(spelt.own(shape, classes, rngs=rngs), spelt.own)
     return _named(spelt.stem, shape, classes, width, parameterisation, rngs)
 
@@ -286,8 +289,10 @@ def _named(
     if parameterisation != "standard":
         raise ValueError(f"network {name!r} has the standard parameterisation only; fcM and convM have both")
     if wide:
+        if width is not None:
+            raise ValueError(f"the width of {name!r} is a factor, and part of the name: write wideresnet16-4")
         depth, factor = (int(part) if part else None for part in wide.groups())
-        return WideResNet(shape, classes, depth=depth or 16, width=width or factor or 1, rngs=rngs)
+        return WideResNet(shape, classes, depth=depth or 16, width=factor or 1, rngs=rngs)
     if width is not None and name != "convnet":
         raise ValueError(f"network {name!r} has widths of its own; leave `width` out")
     more = {} if width is None else {"width": width}
@@ -306,10 +311,14 @@ def _imported(module: str, name: str) -> Factory:
         sys.path.remove(here)
 
 
-def _checked(model: Any, origin: Any) -> nnx.Module:
+def _checked(model: Any, origin: Factory) -> nnx.Module:
     if not isinstance(model, nnx.Module):
-        raise ValueError(f"{origin!r} must give a flax NNX module; it gave {type(model).__name__}")
+        raise ValueError(f"{_origin(origin)} must give a flax NNX module; it gave {type(model).__name__}")
     return model
+
+
+def _origin(own: Factory) -> str:
+    return f"network {getattr(own, '__qualname__', repr(own))!r}"
 
 
 def _need(name: str, shape: Sequence[int], least: int) -> None:
