@@ -156,6 +156,7 @@ def test_labels_become_those_of_the_set(run: Path) -> None:
         (["--net", "lenet"], "at least 12×12; got 8×8"),
         (["--net", ","], "names no network"),
         (["--net", "fc1", "--corruption", "0.9"], "learned with 0.5"),
+        (["--net", "flax.nnx:Linear"], "network 'Linear' cannot be built with (shape=(8, 8, 1), classes=10, rngs=…)"),
         (["--net", "fc1", "--time-budget", "soon"], "duration"),
         (["--net", "fc1", "--time-budget", "10m"], "shortens --grid and --full, and neither is given"),
     ],

@@ -156,7 +156,6 @@ def transfer(
     if training.augment is not None:
         training = dataclasses.replace(training, augment=common.augmentation(training.augment, dataset.kind))
     study = _studied(run, dataset, corruption, seeds, validation_size)
-    _check_networks(names, study, training)
     target = out or run / "transfer.json"
     plan = _Plan(
         training,
@@ -166,6 +165,7 @@ def transfer(
         full,
         None if budget is None else budget / len(names),
     )
+    _check_networks(names, study, plan)
     with Interrupt() as interrupt:
         results = _each(names, study, plan, target, interrupt)
     if results is not None:
@@ -236,19 +236,13 @@ def _studied(run: Path, dataset: Dataset, corruption: float | None, seeds: int, 
     return found
 
 
-def _check_networks(names: Sequence[str], study: Study, training: TrainOptions) -> None:
+def _check_networks(names: Sequence[str], study: Study, plan: _Plan) -> None:
     """Refuse a name or a shape that will not do before anything is trained."""
-    from flax import nnx
-
-    from kip.nets.models import build
+    from kip.nets.training import outlined
 
     shape, classes = study.small.x.shape[1:], len(study.small.classes)
     for name in names:
-        nnx.eval_shape(
-            lambda name=name: build(
-                name, shape, classes, seed=0, width=training.width, parameterisation=training.parameterisation
-            )
-        )
+        outlined(name, shape, classes, plan.settings(name)[0])
 
 
 @dataclass(frozen=True)

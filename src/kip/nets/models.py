@@ -26,6 +26,10 @@ FC_WIDTH, CONV_WIDTH = 1024, 128
 """Hidden units of FC-m and channels of everything convolutional, where no width is given."""
 
 
+FAULTS = (TypeError, ValueError, LookupError, AttributeError)
+"""What one's own network may fail with where its points are not of the shape, or its call not of the form, it takes."""
+
+
 class Factory(Protocol):
     """One's own network: a module class, or a function that gives a module."""
 
@@ -215,8 +219,28 @@ def build(
     if spelt.own is not None:
         if width is not None or parameterisation != "standard":
             raise ValueError(f"{_origin(spelt.own)} is built as it is; leave `width` and `parameterisation` out")
-        return _checked(spelt.own(shape, classes, rngs=rngs), spelt.own)
+        return _made(spelt.own, shape, classes, rngs)
     return _named(spelt.stem, shape, classes, width, parameterisation, rngs)
+
+
+def check(name: str | Factory, shape: Sequence[int], classes: int) -> None:
+    """Refuse one's own network that cannot be built, or does not map points (n, …) to outputs (n, classes)."""
+    own = _spelt(name).own
+    if own is None:
+        return
+    points = (2, *shape)
+
+    def called() -> Any:
+        model: Any = build(own, shape, classes, seed=0)
+        model.train()
+        try:
+            return model(jnp.zeros(points))
+        except FAULTS as error:
+            raise ValueError(f"{_origin(own)} fails on points of shape {points}: {_first_line(error)}") from error
+
+    found = getattr(nnx.eval_shape(called), "shape", None)
+    if found != (2, classes):
+        raise ValueError(f"{_origin(own)} must map points of shape {points} to (2, {classes}); it gives {found}")
 
 
 def parameterised(name: str | Factory) -> bool:
@@ -311,10 +335,19 @@ def _imported(module: str, name: str) -> Factory:
         sys.path.remove(here)
 
 
-def _checked(model: Any, origin: Factory) -> nnx.Module:
+def _made(own: Factory, shape: tuple[int, ...], classes: int, rngs: nnx.Rngs) -> nnx.Module:
+    try:
+        model = own(shape, classes, rngs=rngs)
+    except FAULTS as error:
+        call = f"(shape={shape}, classes={classes}, rngs=…)"
+        raise ValueError(f"{_origin(own)} cannot be built with {call}: {_first_line(error)}") from error
     if not isinstance(model, nnx.Module):
-        raise ValueError(f"{_origin(origin)} must give a flax NNX module; it gave {type(model).__name__}")
+        raise ValueError(f"{_origin(own)} must give a flax NNX module; it gave {type(model).__name__}")
     return model
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _origin(own: Factory) -> str:

@@ -23,7 +23,7 @@ from flax import nnx
 
 from kip.data import augment as augmentation
 from kip.nets.batches import SOFT_LABELS, Batches, checked, targets
-from kip.nets.models import Factory, build, has_read_out, silenced
+from kip.nets.models import Factory, build, check, has_read_out, silenced
 from kip.sets import LabelledSet
 
 LOSSES = ("mse", "xent")
@@ -261,10 +261,7 @@ def _initial(
     seeds: tuple[int, ...],
     together: bool | None,
 ) -> Networks:
-    make = partial(build, net, shape, classes, width=settings.width, parameterisation=settings.parameterisation)
-    abstract = nnx.eval_shape(lambda: make(seed=0))
-    if settings.read_out == "zero" and not has_read_out(abstract):
-        raise ValueError("`read_out` is 'zero', but the network has no layer of that name; name its last layer so")
+    abstract = outlined(net, shape, classes, settings)
     training = nnx.split(_in_mode(abstract, True), nnx.Param, ...)[0]
     testing = nnx.split(_in_mode(abstract, False), nnx.Param, ...)[0]
     start = _Start(shape, classes, settings.width, settings.parameterisation, settings.silent, settings.optimiser)
@@ -273,6 +270,16 @@ def _initial(
         together = jax.default_backend() != "cpu"
     parts = (drawn,) if together else tuple(jax.tree.map(lambda leaf, i=i: leaf[i], drawn) for i in range(len(seeds)))
     return Networks(training, testing, parts, together)
+
+
+def outlined(net: str | Factory, shape: tuple[int, ...], classes: int, settings: Settings) -> nnx.Module:
+    """The network's form without weights; every complaint about it is made here, before anything is computed."""
+    make = partial(build, net, shape, classes, width=settings.width, parameterisation=settings.parameterisation)
+    abstract = nnx.eval_shape(lambda: make(seed=0))
+    if settings.read_out == "zero" and not has_read_out(abstract):
+        raise ValueError("`read_out` is 'zero', but the network has no layer of that name; name its last layer so")
+    check(net, shape, classes)
+    return abstract
 
 
 def _in_mode(model: nnx.Module, training: bool) -> nnx.Module:
@@ -358,7 +365,8 @@ def _loss(
     params: Any, rest: Any, graph: Any, loss: str, x: jax.Array, y: jax.Array, l2: float
 ) -> tuple[jax.Array, Any]:
     """½‖f(x) − y‖² or the cross-entropy, per point, and ½μ‖θ‖²; beside it the variables that are not learned."""
-    model = nnx.merge(graph, params, rest)
+    # Copied, since variables from outside the gradient, such as running averages, could not be written to in it.
+    model = nnx.merge(graph, params, rest, copy=True)
     outputs = model(x)
     if loss == "mse":
         fit = 0.5 * jnp.mean(jnp.sum((outputs - y) ** 2, axis=1))
