@@ -77,6 +77,7 @@ def test_evaluate_wants_data_it_can_place(
     [
         ("fc2", ("fc2", "fc2:nngp")),
         ("conv1:standard=64", ("conv1:standard=64", "conv1:standard=64:nngp")),
+        ("conv-relu-gap", ("conv-relu-gap", "conv-relu-gap:nngp")),
         ("fc2:nngp", ("fc2:nngp",)),
         ("fc2:ntk", ("fc2:ntk",)),
         ("rbf:gamma=2", ("rbf:gamma=2",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,9 +124,11 @@ def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:
 
 def _twins(name: str) -> tuple[str, ...]:
     """A network's NTK and NNGP, unless the name says which of them."""
-    network = re.match(r"(fc|conv|convnet|myrtle)\d", name.lower())
-    said = {"ntk", "nngp"} & set(name.lower().split(":"))
-    return (name, f"{name}:nngp") if network and not said else (name,)
+    from kip.kernels.network import named
+
+    stem, *options = name.lower().split(":")
+    said = {"ntk", "nngp"} & set(options)
+    return (name, f"{name}:nngp") if named(stem) is not None and not said else (name,)
 
 
 def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str, watch: Watch) -> dict[str, float]:
