@@ -20,6 +20,7 @@ from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RU
 from kip.cli.progress import Interrupt, StoppedError, console, duration, say
 
 if TYPE_CHECKING:
+    from kip.artefact import DistilledSet
     from kip.data import Dataset
     from kip.nets.grid import Point
     from kip.nets.study import Study
@@ -144,6 +145,8 @@ def transfer(
         kip transfer runs/cifar10-100 --net conv2,convnet --grid --time-budget 20m
     """
     del config  # read before the command is called
+    from kip.artefact import load
+
     budget = None if time_budget is None else seconds(time_budget)
     if budget is not None and not (grid or full):
         raise ValueError("`--time-budget` shortens --grid and --full, and neither is given; give fewer --steps")
@@ -152,19 +155,14 @@ def transfer(
         raise ValueError(f"`--net` names no network; got {net!r}. Write fc1,lenet")
     common.use_device(device)
     _need_flax()
+    small = load(run)
     dataset = common.load_data(evaluate.data_of(run, data, None, None))
     if training.augment is not None:
         training = dataclasses.replace(training, augment=common.augmentation(training.augment, dataset.kind))
-    study = _studied(run, dataset, corruption, seeds, validation_size)
+    study = _studied(small, dataset, corruption, seeds, validation_size)
     target = out or run / "transfer.json"
-    plan = _Plan(
-        training,
-        grid,
-        range(seeds),
-        range(min(grid_seeds, seeds)),
-        full,
-        None if budget is None else budget / len(names),
-    )
+    share = None if budget is None else budget / len(names)
+    plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full, share)
     _check_networks(names, study, plan)
     with Interrupt() as interrupt:
         results = _each(names, study, plan, target, interrupt)
@@ -217,12 +215,12 @@ class _Plan:
         return grid.settings_of(name, base, LOSSES if given["loss"] is None else [base.loss]) if self.grid else [base]
 
 
-def _studied(run: Path, dataset: Dataset, corruption: float | None, seeds: int, validation_size: int) -> Study:
+def _studied(
+    small: DistilledSet, dataset: Dataset, corruption: float | None, seeds: int, validation_size: int
+) -> Study:
     """The run's own split recreated, and the sets to compare."""
-    from kip.artefact import load
     from kip.nets.study import UNSEEN_SHARE, prepare
 
-    small = load(run)
     found = prepare(
         small,
         (dataset.x_train, evaluate.codes(small, dataset, dataset.y_train)),
@@ -363,6 +361,7 @@ def _described(settings: Settings, trained: Trained) -> dict[str, Any]:
         "test_accuracies": list(trained.test_accuracies),
         "validation_accuracy": trained.validation_accuracy,
         "step": trained.chosen_step,
+        "last_step": trained.watch[-1][0],
         "seconds": round(trained.seconds, 2),
     }
 
