@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 PURPOSES = ("kernels", "networks")
 
-NETWORK_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024+conv1:standard=128+conv2:standard=128"
+VECTOR_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024"
+NETWORK_FAMILY = f"{VECTOR_FAMILY}+conv1:standard=128+conv2:standard=128"
 """The kernels that the paper learns images with which are to train networks, sampled at every step."""
 
 FEW = 50

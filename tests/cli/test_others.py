@@ -11,6 +11,7 @@ from PIL import Image
 
 import kip
 from kip.cli import evaluate, main
+from kip.cli.options import DataOptions
 from kip.data import NAMES, load
 
 
@@ -46,6 +47,15 @@ def test_evaluate_draws_a_matrix_of_several_runs(folders: list[Path], tmp_path: 
     assert (folders[0].parent / "evaluate.png").exists()
 
 
+def test_data_elsewhere_are_read_as_the_run_read_its_own(tmp_path: Path) -> None:
+    stored = {"data": "old.csv", "label": "kind", "resize": 8, "source": "official"}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert evaluate.data_of(tmp_path, None, None, None) == DataOptions(**stored)
+    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions("new.csv", "kind", 8)
+    assert evaluate.data_of(tmp_path, "new.csv", "other", 9) == DataOptions("new.csv", "other", 9)
+    assert evaluate.data_of(tmp_path / "bare", "new.csv", None, None) == DataOptions("new.csv")
+
+
 def test_evaluate_wants_data_it_can_place(
     folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +77,7 @@ def test_evaluate_wants_data_it_can_place(
     [
         ("fc2", ("fc2", "fc2:nngp")),
         ("conv1:standard=64", ("conv1:standard=64", "conv1:standard=64:nngp")),
+        ("conv-relu-gap", ("conv-relu-gap", "conv-relu-gap:nngp")),
         ("fc2:nngp", ("fc2:nngp",)),
         ("fc2:ntk", ("fc2:ntk",)),
         ("rbf:gamma=2", ("rbf:gamma=2",)),

@@ -8,7 +8,7 @@ import pytest
 import kip
 from kip.data import load
 from kip.nets import study
-from kip.nets.grid import Arm, Examiner, best, search, settings_of
+from kip.nets.grid import Arm, Examiner, best, search, settings_of, within
 from kip.nets.training import Settings
 from kip.sampling import Stream, generator
 from kip.sets import LabelledSet, one_hot
@@ -45,6 +45,19 @@ def test_a_run_that_held_nothing_out_says_so(digits: tuple) -> None:
     assert 0.05 < len(found.watch) / len(digits[0][0]) < 0.11
 
 
+def test_an_empty_validation_split_is_refused(digits: tuple) -> None:
+    with pytest.raises(ValueError, match=r"validation split is empty: 0\.10% of no class is a whole point"):
+        prepared(digits, validation=0.001)
+
+
+def test_other_data_than_were_distilled_are_refused(digits: tuple) -> None:
+    """Of as many points as there are, whatever --targets left of them; the split of others would be another."""
+    (x, y), test = digits
+    small, _ = prepared(digits, targets=200)
+    with pytest.raises(ValueError, match=f"data of {len(x):,} points, held-out ones included, but there are 1,000"):
+        study.prepare(small, (x[:1000], y[:1000]), test)
+
+
 def test_arms_of_a_clean_and_of_a_corrupted_set(digits: tuple) -> None:
     small, clean = prepared(digits)
     assert [arm.name for arm in clean.arms] == ["distilled", "natural"]
@@ -78,8 +91,20 @@ def test_the_grid_is_the_same_for_all_arms_and_stops_evenly() -> None:
     arms = [Arm("one", (blobs(9, 0),)), Arm("two", (blobs(9, 1), blobs(9, 2)))]
     examine = Examiner("fc1", blobs(30, 3), blobs(30, 4), 2)
     calls = iter([False, True])
-    points = search(arms, grid, examine, range(2), late=lambda: next(calls))
+    points = search(arms, grid, examine, range(2), late=lambda _: next(calls))
     assert [point.settings for point in points] == grid[:2]
     assert all(set(point.arms) == {"one", "two"} for point in points)
     values = [point.arms["one"].validation_accuracy for point in points]
     assert best(points, "one") == points[int(np.argmax(values))].settings
+    with pytest.raises(ValueError, match="not kept"):
+        points[0].arms["one"].predict(blobs(3, 5).x)
+
+
+def test_a_search_leaves_time_for_the_last_training() -> None:
+    """Points of 10 s, and five times that for all seeds: in 100 s five points are done, and the last training."""
+    now = [0.0]
+    late = within(100, 5, lambda: now[0])
+    done = 0
+    while not (done and late(done)):
+        done, now[0] = done + 1, now[0] + 10
+    assert done == 5

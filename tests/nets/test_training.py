@@ -13,7 +13,7 @@ from kip.kernels.network import named
 from kip.krr import Factor, Ridge
 from kip.nets import training
 from kip.nets.batches import Batches, targets
-from kip.nets.models import Layers
+from kip.nets.models import BatchNorm, Factory, Layers
 from kip.nets.training import Settings, train
 from kip.sets import LabelledSet, one_hot
 
@@ -125,6 +125,69 @@ def test_a_read_out_of_zeros_needs_a_layer_of_that_name() -> None:
         train(own, blobs(12), Settings("mse", steps=1, read_out="zero"), seeds=[0])
 
 
+class Remembering(nnx.Module):
+    """One's own network with variables that are not learned: running averages, and dropout's random numbers."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(shape[0], momentum=0.5, rngs=rngs)
+        self.dense, self.read_out = (nnx.Linear(*sizes, rngs=rngs) for sizes in ((shape[0], 32), (32, classes)))
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.read_out(self.dropout(nnx.relu(self.dense(self.norm(x)))))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_ones_own_network_may_have_variables_that_are_not_learned(together: bool) -> None:
+    """Outputs come from the running averages, without dropout: a point's do not depend on its company, nor vary."""
+    test = blobs(60, seed=1)
+    settings = Settings(learning_rate=1e-2, steps=60)
+    found = train(Remembering, blobs(30), settings, seeds=range(2), watch=test, test=test, together=together)
+    assert found.mean > 0.6
+    whole = found.predict(test.x)
+    np.testing.assert_allclose(found.predict(test.x[:7]), whole[:, :7], rtol=1e-4, atol=1e-5)
+    again = train(Remembering, blobs(30), settings, seeds=range(2), watch=test, test=test, together=together)
+    np.testing.assert_array_equal(again.predict(test.x), whole)
+    assert found._networks is not None
+    assert any(float(jnp.abs(leaf).max()) > 0.05 for leaf in averages(found._networks.parts[0].rest))
+
+
+def averages(rest: nnx.State) -> list[jax.Array]:
+    """The running means, which start at zero."""
+    return jax.tree.leaves(rest["norm"]["mean"])
+
+
+def fives(shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+    return nnx.Linear(5, classes, rngs=rngs)
+
+
+def scalar(shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+    return nnx.Linear(shape[0], 1, rngs=rngs)
+
+
+def for_images(shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+    return nnx.Linear(shape[2], classes, rngs=rngs)
+
+
+def without_rngs(shape: tuple[int, ...], classes: int) -> nnx.Module:
+    return nnx.Linear(shape[0], classes, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (fives, r"network 'fives' fails on points of shape \(2, 6\): .*"),
+        (scalar, r"network 'scalar' must map points of shape \(2, 6\) to \(2, 3\); it gives \(2, 1\)"),
+        (for_images, r"network 'for_images' cannot be built with \(shape=\(6,\), classes=3, rngs=…\): tuple index"),
+        (without_rngs, r"network 'without_rngs' cannot be built with .* unexpected keyword argument 'rngs'"),
+    ],
+)
+def test_ones_own_network_is_tried_before_it_is_trained(own: Factory, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        train(own, blobs(12), Settings(steps=1), seeds=[0])
+    assert "\n" not in str(caught.value)
+
+
 def test_the_step_is_chosen_on_validation_and_the_test_set_is_scored_there() -> None:
     support, watch, test = blobs(20), blobs(60, seed=1), blobs(60, seed=2)
     seen: list[tuple[int, float | None]] = []
@@ -174,6 +237,28 @@ def test_prediction_by_tiles_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(training, "PREDICTION_BYTES", 4 * 8 * 10)
     np.testing.assert_allclose(found.predict(points), whole, rtol=1e-5, atol=1e-6)
     assert whole.shape == (2, 23, 3)
+
+
+class Normed(nnx.Module):
+    """A network whose outputs depend on the company a point is in: batch norm without a memory."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, rngs: nnx.Rngs) -> None:
+        self.norm, self.read_out = BatchNorm(shape[0]), nnx.Linear(shape[0], classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.read_out(self.norm(x))
+
+
+def test_points_sorted_by_class_are_predicted_as_shuffled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 20 points would each hold one class, at whose own mean batch norm would take what tells it away."""
+    found = train(Normed, blobs(60), Settings(steps=100, learning_rate=3e-2), seeds=[0])
+    shuffled = blobs(300, seed=1)
+    by_class = shuffled.take(np.argsort(shuffled.codes, kind="stable"))
+    whole = np.mean(np.argmax(found.predict(shuffled.x), axis=2) == shuffled.codes)
+    assert whole > 0.7
+    monkeypatch.setattr(training, "PREDICTION_BYTES", 4 * 6 * 20)
+    for points in (shuffled, by_class):
+        assert np.mean(np.argmax(found.predict(points.x), axis=2) == points.codes) > whole - 0.05
 
 
 def test_each_seed_may_have_its_own_set() -> None:

@@ -79,7 +79,7 @@ def _config(tokens: Sequence[str]) -> list[Any]:
         path = path / runs.CONFIG
         if not path.is_file():
             raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
-    if path is None and not any(token.partition("=")[0] == "--for" for token in tokens):
+    if path is None and not any(token.partition("=")[0] in options.PURPOSE for token in tokens):
         return []
     commands, _, _ = build().parse_commands(tokens)
     table = {} if path is None else options.read_config(path, commands)

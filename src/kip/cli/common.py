@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from kip import runs
+from kip import defaults, runs
 from kip._version import __version__
 from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
 from kip.cli.progress import Interrupt, console, say, working
@@ -92,13 +92,16 @@ def api_options(dataset: Dataset, *groups: Any) -> Options:
             raise ValueError(f"`--{name.replace('_', '-')}` must be a finite number; got {value}")
     if given["size"] is None:
         given["size"] = max(10, len(dataset.classes))
+    if given["kernel"] == defaults.NETWORK_FAMILY and dataset.x_train.ndim == 2:
+        given["kernel"] = defaults.VECTOR_FAMILY  # the preset for images: vectors cannot be convolved
     if given.get("augment") is not None:
-        given["augment"] = _augmentation(given["augment"], dataset.kind)
+        given["augment"] = augmentation(given["augment"], dataset.kind)
     names = {field.name for field in dataclasses.fields(Options)}
     return Options(**{name: value for name, value in given.items() if name in names})
 
 
-def _augmentation(name: str, kind: str) -> str:
+def augmentation(name: str, kind: str) -> str:
+    """What `--augment` names; given alone, what suits the kind of data."""
     if name.partition(":")[0] not in AUGMENTATIONS:
         raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {name!r}")
     if name != "auto":

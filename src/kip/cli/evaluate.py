@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,16 +91,16 @@ def evaluate(
 
 
 def data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
-    """The data given, or those of the run."""
-    if data is not None:
-        return DataOptions(data=data, label=label, resize=resize)
-    if not (folder / runs.CONFIG).is_file():
+    """The data given, or those of the run; they are read as the run read its own, where nothing else is said."""
+    described = (folder / runs.CONFIG).is_file()
+    if data is None and not described:
         raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
-    stored = runs.read_config(folder)
-    names = ("data", "label", "resize", "source")
-    place = DataOptions(**{name: stored[name] for name in names if stored.get(name) is not None})
-    changed = {name: value for name, value in (("label", label), ("resize", resize)) if value is not None}
-    return dataclasses.replace(place, **changed)  # type: ignore[arg-type]
+    stored = runs.read_config(folder) if described else {}
+    names = ("data", "label", "resize", "source") if data is None else ("label", "resize")
+    place = {name: stored.get(name) for name in names}
+    given = {"data": data, "label": label, "resize": resize}
+    place |= {name: value for name, value in given.items() if value is not None}
+    return DataOptions(**{name: value for name, value in place.items() if value is not None})
 
 
 def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:
@@ -126,9 +124,11 @@ def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:
 
 def _twins(name: str) -> tuple[str, ...]:
     """A network's NTK and NNGP, unless the name says which of them."""
-    network = re.match(r"(fc|conv|convnet|myrtle)\d", name.lower())
-    said = {"ntk", "nngp"} & set(name.lower().split(":"))
-    return (name, f"{name}:nngp") if network and not said else (name,)
+    from kip.kernels.network import named
+
+    stem, *options = name.lower().split(":")
+    said = {"ntk", "nngp"} & set(options)
+    return (name, f"{name}:nngp") if named(stem) is not None and not said else (name,)
 
 
 def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: str, watch: Watch) -> dict[str, float]:
@@ -138,7 +138,7 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
     from kip.kernels import family
     from kip.stream import Plan
 
-    truth = codes(small, dataset)
+    truth = codes(small, dataset, dataset.y_test)
     found = {}
     for spec in specs:
         kernels = watch.kernels(small.kernels if spec == small.kernel else family(spec))
@@ -149,15 +149,15 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
     return found
 
 
-def codes(small: DistilledSet, dataset: Dataset) -> np.ndarray:
-    """The test labels as indices of the set's classes."""
+def codes(small: DistilledSet, dataset: Dataset, labels: np.ndarray) -> np.ndarray:
+    """The data's labels, which are indices of its own classes, as indices of the set's."""
     import numpy as np
 
     index = {str(name): code for code, name in enumerate(small.classes)}
     unknown = [name for name in dataset.classes if name not in index]
     if unknown:
         raise ValueError(f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know")
-    return np.array([index[name] for name in dataset.classes])[dataset.y_test]
+    return np.array([index[name] for name in dataset.classes])[labels]
 
 
 def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, float]) -> None:

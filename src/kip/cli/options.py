@@ -34,6 +34,9 @@ BUDGET = Parameter(
     group=RUNNING, help="Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop."
 )
 
+PURPOSE = ("--for", "--purpose")
+"""Two names of one option: in files it goes by the second, which is its name in the library."""
+
 COUNT, POSITIVE = Parameter(validator=Number(gte=1)), Parameter(validator=Number(gt=0))
 NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
@@ -123,7 +126,7 @@ class LearnOptions:
     purpose: Annotated[
         Literal["kernels", "networks"],
         Parameter(
-            name=("--for", "--purpose"),
+            name=PURPOSE,
             group=LEARNING,
             help="What the set is to train; networks presets kernels FC1-3 and Conv1-2, fixed labels, small batches.",
         ),
@@ -272,8 +275,8 @@ def value_of(option: str, tokens: Sequence[str]) -> Path | None:
 
 def preset(tokens: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:
     """What `--for networks`, on the command line or in a file, presets beside what `kip.defaults` does: kernels."""
-    said = [following for token, following in zip(tokens, [*tokens[1:], ""], strict=True) if token == "--for"]
-    said += [token.partition("=")[2] for token in tokens if token.startswith("--for=")]
+    said = [following for token, following in zip(tokens, [*tokens[1:], ""], strict=True) if token in PURPOSE]
+    said += [token.partition("=")[2] for token in tokens if token.partition("=")[0] in PURPOSE and "=" in token]
     wanted = said[-1] if said else table.get("for", table.get("purpose"))
     return {"kernel": defaults.NETWORK_FAMILY} if wanted == "networks" else {}
 

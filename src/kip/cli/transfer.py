@@ -17,9 +17,11 @@ from rich.table import Table
 from kip._version import __version__
 from kip.cli import common, evaluate
 from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RUNNING, seconds
-from kip.cli.progress import Interrupt, console, duration, say
+from kip.cli.progress import Interrupt, StoppedError, console, duration, say
 
 if TYPE_CHECKING:
+    from kip.artefact import DistilledSet
+    from kip.data import Dataset
     from kip.nets.grid import Point
     from kip.nets.study import Study
     from kip.nets.training import Settings, Trained
@@ -28,6 +30,9 @@ TRAINING = Group("How networks are trained", sort_key=2)
 
 FULL_BATCH, FULL_PASSES, FULL_SECONDS = 128, 10, 300.0
 """How a network is trained on the full training set: points a step, passes at most, and seconds without a budget."""
+
+GRID_SHARE = 0.6
+"""Of a time budget, for the grid and what it chose, where --full takes the rest."""
 
 
 @Parameter(name="*")
@@ -40,7 +45,13 @@ class TrainOptions:
         Parameter(group=TRAINING, show_default=lambda _: "xent; both in a grid", help="Mean-square or cross-entropy."),
     ] = None
     optimiser: Annotated[Literal["adam", "momentum"], Parameter(group=TRAINING, help="Momentum is 0.9.")] = "adam"
-    learning_rate: Annotated[float, POSITIVE, Parameter(group=TRAINING, help="The optimiser's rate.")] = 1e-3
+    learning_rate: Annotated[
+        float | None,
+        POSITIVE,
+        Parameter(
+            group=TRAINING, show_default=lambda _: "by optimiser and parameterisation", help="The optimiser's rate."
+        ),
+    ] = None
     l2: Annotated[float, NOT_NEGATIVE, Parameter(group=TRAINING, help="μ of ½μ‖θ‖².")] = 0.0
     schedule: Annotated[Literal["constant", "cosine"], Parameter(group=TRAINING, help="What becomes of the rate.")] = (
         "constant"
@@ -48,7 +59,10 @@ class TrainOptions:
     steps: Annotated[int, COUNT, Parameter(group=TRAINING, help="Steps; which is kept is chosen on validation.")] = 500
     batch: Annotated[int | None, COUNT, Parameter(group=TRAINING, help="Points a step: all.")] = None
     augment: Annotated[
-        str | None, Parameter(group=TRAINING, metavar="NAME", help="Augment the points: digits, photos, flips.")
+        str | None,
+        Parameter(
+            group=TRAINING, metavar="NAME", help="Augment the points: digits, photos, flips; alone, by the data."
+        ),
     ] = None
     width: Annotated[
         int | None, COUNT, Parameter(group=TRAINING, help="Units (1024) or channels (128); conv2:512 for one network.")
@@ -131,28 +145,45 @@ def transfer(
         kip transfer runs/cifar10-100 --net conv2,convnet --grid --time-budget 20m
     """
     del config  # read before the command is called
+    from kip.artefact import load
+
     budget = None if time_budget is None else seconds(time_budget)
+    if budget is not None and not (grid or full):
+        raise ValueError("`--time-budget` shortens --grid and --full, and neither is given; give fewer --steps")
     names = [name.strip() for name in net.split(",") if name.strip()]
     if not names:
         raise ValueError(f"`--net` names no network; got {net!r}. Write fc1,lenet")
     common.use_device(device)
     _need_flax()
-    study = _studied(run, data, corruption, seeds, validation_size)
-    _check_networks(names, study, training)
+    small = load(run)
+    dataset = common.load_data(evaluate.data_of(run, data, None, None))
+    if training.augment is not None:
+        training = dataclasses.replace(training, augment=common.augmentation(training.augment, dataset.kind))
+    study = _studied(small, dataset, corruption, seeds, validation_size)
     target = out or run / "transfer.json"
-    plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full)
+    share = None if budget is None else budget / len(names)
+    plan = _Plan(training, grid, range(seeds), range(min(grid_seeds, seeds)), full, share)
+    _check_networks(names, study, plan)
     with Interrupt() as interrupt:
-        for number, name in enumerate(names):
-            share = None if budget is None else budget / len(names)
-            found = _examined(name, study, plan, share, interrupt)
-            results = _write(target, study, name, found)
-            console.print(_table(name, found))
-            if interrupt():
-                say(f"interrupted: {', '.join(names[number + 1 :]) or 'nothing'} left out")
-                break
-    _draw(target.with_suffix(".png"), results)
-    say(f"written to {target}, drawn in {target.with_suffix('.png')}")
+        results = _each(names, study, plan, target, interrupt)
+    if results is not None:
+        _draw(target.with_suffix(".png"), results)
+        say(f"written to {target}, drawn in {target.with_suffix('.png')}")
     return interrupt.status
+
+
+def _each(names: Sequence[str], study: Study, plan: _Plan, target: Path, interrupt: Interrupt) -> dict[str, Any] | None:
+    """Examine network after network, each written when it is done: one that was stopped half-way is not a result."""
+    results = None
+    for number, name in enumerate(names):
+        try:
+            found = _examined(name, study, plan, interrupt)
+        except StoppedError:
+            say(f"interrupted: {', '.join(names[number:])} left out")
+            break
+        results = _write(target, study, plan, name, found)
+        console.print(_table(name, found))
+    return results
 
 
 def _need_flax() -> None:
@@ -164,13 +195,14 @@ def _need_flax() -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is done for each network."""
+    """What is done for each network, in `budget` seconds if there are any."""
 
     options: TrainOptions
     grid: bool
     seeds: range
     grid_seeds: range
     full: bool
+    budget: float | None
 
     def settings(self, name: str) -> list[Settings]:
         """The settings to try, the usual ones first."""
@@ -178,22 +210,21 @@ class _Plan:
         from kip.nets.training import LOSSES, Settings
 
         given = dataclasses.asdict(self.options)
-        base = Settings(**{**given, "loss": given["loss"] or "xent"})
+        usual = {"loss": "xent", "learning_rate": grid.RATES[given["optimiser"], given["parameterisation"]][0]}
+        base = Settings(**given | {name: given[name] or value for name, value in usual.items()})
         return grid.settings_of(name, base, LOSSES if given["loss"] is None else [base.loss]) if self.grid else [base]
 
 
-def _studied(run: Path, data: str | None, corruption: float | None, seeds: int, validation_size: int) -> Study:
+def _studied(
+    small: DistilledSet, dataset: Dataset, corruption: float | None, seeds: int, validation_size: int
+) -> Study:
     """The run's own split recreated, and the sets to compare."""
-    from kip.artefact import load
     from kip.nets.study import UNSEEN_SHARE, prepare
 
-    small = load(run)
-    dataset = common.load_data(evaluate.data_of(run, data, None, None))
-    test = (dataset.x_test, evaluate.codes(small, dataset))
     found = prepare(
         small,
-        (dataset.x_train, dataset.y_train),
-        test,
+        (dataset.x_train, evaluate.codes(small, dataset, dataset.y_train)),
+        (dataset.x_test, evaluate.codes(small, dataset, dataset.y_test)),
         corruption=corruption,
         seeds=seeds,
         validation_size=validation_size,
@@ -203,19 +234,13 @@ def _studied(run: Path, data: str | None, corruption: float | None, seeds: int, 
     return found
 
 
-def _check_networks(names: Sequence[str], study: Study, training: TrainOptions) -> None:
+def _check_networks(names: Sequence[str], study: Study, plan: _Plan) -> None:
     """Refuse a name or a shape that will not do before anything is trained."""
-    from flax import nnx
-
-    from kip.nets.models import build
+    from kip.nets.training import outlined
 
     shape, classes = study.small.x.shape[1:], len(study.small.classes)
     for name in names:
-        nnx.eval_shape(
-            lambda name=name: build(
-                name, shape, classes, seed=0, width=training.width, parameterisation=training.parameterisation
-            )
-        )
+        outlined(name, shape, classes, plan.settings(name)[0])
 
 
 @dataclass(frozen=True)
@@ -225,29 +250,30 @@ class _Found:
     points: tuple[Point, ...]
     tried: int
     chosen: Mapping[str, tuple[Settings, Trained]]
-    full: Trained | None
+    full: tuple[Settings, Trained] | None
     seconds: float
 
     def epsilon(self, arm: str) -> float | None:
         """The smallest ε of eq. (weak-approx) under zero-one loss, against the full training set."""
-        return None if self.full is None else abs(self.full.mean - self.chosen[arm][1].mean)
+        return None if self.full is None else abs(self.full[1].mean - self.chosen[arm][1].mean)
 
 
-def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interrupt: Interrupt) -> _Found:
+def _examined(name: str, study: Study, plan: _Plan, interrupt: Interrupt) -> _Found:
     """Search the grid, train what was chosen with all seeds, and where asked on the full training set."""
     from kip.nets import grid
 
+    interrupt.check()
     start = time.monotonic()
     settings = plan.settings(name)
-    # What is chosen is trained with all seeds, which a budget must leave time for.
-    leave = len(plan.seeds) / (len(plan.seeds) + len(plan.grid_seeds) * len(settings))
-    share = (1 - leave) * (0.6 if plan.full else 1.0)
-    late = None if budget is None else (lambda: time.monotonic() - start > share * budget)
+    late = None
+    if plan.budget is not None:
+        share = GRID_SHARE if plan.full else 1.0
+        late = grid.within(share * plan.budget, len(plan.seeds) / len(plan.grid_seeds), time.monotonic)
     once = len(settings) == 1
     every = max(1, plan.options.steps // 20)
     trainings = len(study.arms) * (1 if once else len(settings) + 1)
-    with _bar(name, trainings * plan.options.steps) as (label, tick):
-        examine = grid.Examiner(name, study.watch, study.quick_test, every, tick, interrupt)
+    with _bar(name, trainings * plan.options.steps, interrupt) as (label, tick):
+        examine = grid.Examiner(name, study.watch, study.quick_test, every, tick)
         points: list[Point] = []
         if not once:
             label("grid")
@@ -260,21 +286,23 @@ def _examined(name: str, study: Study, plan: _Plan, budget: float | None, interr
             chosen[arm.name] = (best, last(arm, best, plan.seeds))
         if once:
             points = [grid.Point(settings[0], {arm: trained for arm, (_, trained) in chosen.items()})]
-    left = FULL_SECONDS if budget is None else max(1.0, budget - (time.monotonic() - start))
-    whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full and not interrupt() else None
+    left = FULL_SECONDS if plan.budget is None else max(1.0, plan.budget - (time.monotonic() - start))
+    whole = _whole(name, study, chosen["natural"][0], left, interrupt) if plan.full else None
     return _Found(tuple(points), len(settings), chosen, whole, time.monotonic() - start)
 
 
-def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt) -> Trained:
+def _whole(
+    name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt
+) -> tuple[Settings, Trained]:
     """The network on the full training set, with the settings of natural images, for as long as the budget allows."""
-    from kip.api import either, within
+    from kip.api import within
     from kip.nets.training import train
 
     a_pass = max(1, len(study.train) // FULL_BATCH)
     settings = dataclasses.replace(settings, batch=FULL_BATCH, steps=FULL_PASSES * a_pass)
-    with _bar(name, settings.steps) as (label, tick):
+    with _bar(name, settings.steps, interrupt) as (label, tick):
         label("full training set")
-        return train(
+        found = train(
             name,
             study.train,
             settings,
@@ -283,13 +311,19 @@ def _whole(name: str, study: Study, settings: Settings, budget: float, interrupt
             watch_every=max(1, a_pass // 4),
             test=study.test,
             progress=tick,
-            stop=either(interrupt, within(budget, time.monotonic)),
+            stop=within(budget, time.monotonic),
         )
+    return settings, found.scores()
 
 
 @contextmanager
-def _bar(name: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[int, float | None], None]]]:
-    """A bar over all trainings of a network on a terminal, elsewhere a line a stage; `tick` takes a training's step."""
+def _bar(
+    name: str, total: int, interrupt: Interrupt
+) -> Iterator[tuple[Callable[[str], None], Callable[[int, float | None], None]]]:
+    """A bar over all trainings of a network on a terminal, elsewhere a line a stage.
+
+    `tick` takes a training's step, and leaves the training by an exception after an interrupt.
+    """
     words, before, start = "", 0, time.monotonic()
 
     def label(text: str) -> None:
@@ -304,6 +338,7 @@ def _bar(name: str, total: int) -> Iterator[tuple[Callable[[str], None], Callabl
 
         def tick(step: int, accuracy: float | None) -> None:
             nonlocal before
+            interrupt.check()
             bar.advance(task, step - before if step > before else step)
             before = step
             watched = "" if accuracy is None else f"validation {accuracy:.1%}  "
@@ -326,17 +361,58 @@ def _described(settings: Settings, trained: Trained) -> dict[str, Any]:
         "test_accuracies": list(trained.test_accuracies),
         "validation_accuracy": trained.validation_accuracy,
         "step": trained.chosen_step,
+        "last_step": trained.watch[-1][0],
         "seconds": round(trained.seconds, 2),
     }
 
 
-def _write(path: Path, study: Study, name: str, found: _Found) -> dict[str, Any]:
+def _write(path: Path, study: Study, plan: _Plan, name: str, found: _Found) -> dict[str, Any]:
     """Write what was found beside what the file already holds of other networks."""
-    from kip.files import read_json, write_json
+    from kip.files import write_json
+
+    about = _about(study)
+    results = {"version": __version__, **about, "networks": {**_before(path, about), name: _network(plan, found)}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, results)
+    return results
+
+
+def _about(study: Study) -> dict[str, Any]:
+    """What all networks of a file have in common."""
+    small = study.small
+    return {
+        "data": small.config.get("data"),
+        "size": len(small),
+        "kernel": small.kernel,
+        "corruption": study.rho,
+        "certificate": small.certificate().holds if small.corruption.rho else None,
+        "run": dict(small.config),
+        "validation": {"size": len(study.watch), "unseen_by_distillation": study.held_out},
+        "test_size": len(study.test),
+        "grid_test_size": len(study.quick_test),
+        "chosen_on": "validation: settings and step; the paper stops where test accuracy was best",
+    }
+
+
+def _before(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The networks that the file holds, if they were trained on the same sets and chosen on the same points."""
+    from kip.files import read_json
 
     before = read_json(path) if path.is_file() else {}
-    networks = dict(before.get("networks", {})) if isinstance(before, dict) else {}
-    networks[name] = {
+    if not isinstance(before, dict) or not before.get("networks"):
+        return {}
+    other = [key for key in ("run", "validation", "corruption") if before.get(key) != about[key]]
+    if other:
+        say(f"{path} held networks of another {other[0]}: {', '.join(before['networks'])} left out")
+        return {}
+    return dict(before["networks"])
+
+
+def _network(plan: _Plan, found: _Found) -> dict[str, Any]:
+    return {
+        "seeds": len(plan.seeds),
+        "grid_seeds": len(plan.grid_seeds) if plan.grid else None,
+        "time_budget": plan.budget,
         "grid": [
             {
                 "settings": dataclasses.asdict(point.settings),
@@ -348,27 +424,9 @@ def _write(path: Path, study: Study, name: str, found: _Found) -> dict[str, Any]
         "chosen": {
             arm: {**_described(*pair), "epsilon_weak": found.epsilon(arm)} for arm, pair in found.chosen.items()
         },
-        "full": None if found.full is None else _described(found.chosen["natural"][0], found.full),
+        "full": None if found.full is None else _described(*found.full),
         "seconds": round(found.seconds, 1),
     }
-    small = study.small
-    results = {
-        "version": __version__,
-        "data": small.config.get("data"),
-        "size": len(small),
-        "kernel": small.kernel,
-        "corruption": small.corruption.rho,
-        "certificate": small.certificate().holds if small.corruption.rho else None,
-        "run": dict(small.config),
-        "validation": {"size": len(study.watch), "unseen_by_distillation": study.held_out},
-        "test_size": len(study.test),
-        "grid_test_size": len(study.quick_test),
-        "chosen_on": "validation: settings and step; the paper stops where test accuracy was best",
-        "networks": networks,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, results)
-    return results
 
 
 def _of_point(point: Point, arm: str) -> dict[str, Any]:
@@ -388,7 +446,8 @@ def _table(name: str, found: _Found) -> Table:
         cells += [f"{trained.chosen_step}", "–" if away is None else f"{away:.3f}"]
         table.add_row(arm, *cells, style="bold green" if i == 0 else None)
     if found.full is not None:
-        table.add_row("full training set", f"{100 * found.full.mean:.2f} %", "", f"{found.full.chosen_step}", "0")
+        _, whole = found.full
+        table.add_row("full training set", f"{100 * whole.mean:.2f} %", "", f"{whole.chosen_step}", "0")
     return table
 
 

@@ -52,11 +52,10 @@ class Examiner:
     test: LabelledSet
     watch_every: int
     progress: Callable[[int, float | None], None] | None = None
-    stop: Callable[[], bool] | None = None
 
     def __call__(self, arm: Arm, settings: Settings, seeds: Sequence[int]) -> Trained:
-        """Train on an arm."""
-        return train(
+        """Train on an arm; the scores are kept, the networks are not."""
+        found = train(
             self.net,
             arm.support(len(seeds)),
             settings,
@@ -65,8 +64,8 @@ class Examiner:
             watch_every=self.watch_every,
             test=self.test,
             progress=self.progress,
-            stop=self.stop,
         )
+        return found.scores()
 
 
 def settings_of(net: str | Factory, base: Settings, losses: Sequence[str] = LOSSES) -> list[Settings]:
@@ -85,15 +84,33 @@ def search(
     examine: Examiner,
     seeds: Sequence[int],
     *,
-    late: Callable[[], bool] | None = None,
+    late: Callable[[int], bool] | None = None,
 ) -> list[Point]:
-    """Train every arm at every setting; where time runs out, every arm has seen the same settings, at least one."""
+    """Train every arm at every setting; where time runs out, every arm has seen the same settings, at least one.
+
+    `late(points done)` is asked before each setting but the first.
+    """
     points: list[Point] = []
     for setting in settings:
-        if points and ((late is not None and late()) or (examine.stop is not None and examine.stop())):
+        if points and late is not None and late(len(points)):
             break
         points.append(Point(setting, {arm.name: examine(arm, setting, seeds) for arm in arms}))
     return points
+
+
+def within(budget: float, last: float, clock: Callable[[], float]) -> Callable[[int], bool]:
+    """A `late` for `search`: whether one more point, and then the last training, would end after `budget` seconds.
+
+    `last` is how many points' time the training of what is chosen takes: all seeds over those of the grid. What a point
+    takes is measured, not planned: how much of a grid is done in the end is not known before.
+    """
+    start = clock()
+
+    def late(done: int) -> bool:
+        spent = clock() - start
+        return spent + spent / done * (1 + last) > budget
+
+    return late
 
 
 def best(points: Sequence[Point], arm: str) -> Settings:

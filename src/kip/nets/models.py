@@ -11,19 +11,23 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from kip.kernels.network import Network, Parameterisation, convolve, finite, named
+from kip.kernels.network import Network, Parameterisation, convolve, finite, named, pooled
 
 NAMES = ("fc1", "fc2", "fc3", "conv1", "conv2", "conv3", "convnet", "lenet", "alexnet", "wideresnet")
 """Examples of what `build` knows; fcM, convM, convnetM, myrtleN and layer lists spelt with dashes are more."""
 
 FC_WIDTH, CONV_WIDTH = 1024, 128
 """Hidden units of FC-m and channels of everything convolutional, where no width is given."""
+
+
+FAULTS = (TypeError, ValueError, LookupError, AttributeError)
+"""What one's own network may fail with where its points are not of the shape, or its call not of the form, it takes."""
 
 
 class Factory(Protocol):
@@ -83,7 +87,7 @@ class ConvNet(nnx.Module):
         """Outputs (n, classes)."""
         for i in range(self.depth):
             x = getattr(self, f"norm{i}")(getattr(self, f"conv{i}")(x))
-            x = _pooled(nnx.relu(x), jnp.mean)
+            x = pooled(nnx.relu(x))
         return self.read_out(x.reshape(len(x), -1))
 
 
@@ -102,7 +106,7 @@ class LeNet(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Outputs (n, classes)."""
         for conv in (self.conv0, self.conv1):
-            x = _pooled(nnx.relu(conv(x)), jnp.max)
+            x = pooled(nnx.relu(conv(x)), jnp.max)
         x = nnx.relu(self.dense0(x.reshape(len(x), -1)))
         return self.read_out(nnx.relu(self.dense1(x)))
 
@@ -125,7 +129,7 @@ class AlexNet(nnx.Module):
         """Outputs (n, classes)."""
         for i, (_, _, pool) in enumerate(self.FILTERS):
             x = nnx.relu(getattr(self, f"conv{i}")(x))
-            x = _pooled(x, jnp.max) if pool else x
+            x = pooled(x, jnp.max) if pool else x
         return self.read_out(x.reshape(len(x), -1))
 
 
@@ -201,29 +205,65 @@ def build(
 
     Names: fcM, convM, convnetM, myrtleN and layer lists such as "conv-relu-pool-conv-relu-gap", which are the finite
     networks of the kernels of that name; "convnet" (instance norm; "convnet3" has none), "lenet", "alexnet",
-    "wideresnet" or "wideresnet28-2" (depth and width). A width may follow a colon: "conv2:512". `name` may be one's own
-    module class or function, called with (shape, classes, rngs=…), or where to import it from: "package.module:Name".
+    "wideresnet" or "wideresnet28-2" (depth and factor of widths). A width may follow a colon: "conv2:512". `name` may
+    be one's own module class or function, called with (shape, classes, rngs=…), or where to import it from:
+    "package.module:Name".
     """
     if parameterisation not in ("ntk", "standard"):
         raise ValueError(f"`parameterisation` must be 'ntk' or 'standard'; got {parameterisation!r}")
+    spelt = _spelt(name)
+    width = width if spelt.width is None else spelt.width
     if width is not None and width < 1:
         raise ValueError(f"`width` must be at least 1; got {width}")
     shape, rngs = tuple(shape), nnx.Rngs(jax.random.key(seed))
-    if not isinstance(name, str):
-        return _checked(name(shape, classes, rngs=rngs), name)
-    stem, colon, tail = name.strip().partition(":")
-    if colon and not tail.isdigit():
-        factory = _imported(stem, tail)
-        return _checked(factory(shape, classes, rngs=rngs), factory)
-    return _named(stem.lower(), shape, classes, int(tail) if colon else width, parameterisation, rngs)
+    if spelt.own is not None:
+        if width is not None or parameterisation != "standard":
+            raise ValueError(f"{_origin(spelt.own)} is built as it is; leave `width` and `parameterisation` out")
+        return _made(spelt.own, shape, classes, rngs)
+    return _named(spelt.stem, shape, classes, width, parameterisation, rngs)
+
+
+def check(name: str | Factory, shape: Sequence[int], classes: int) -> None:
+    """Refuse one's own network that cannot be built, or does not map points (n, …) to outputs (n, classes)."""
+    own = _spelt(name).own
+    if own is None:
+        return
+    points = (2, *shape)
+
+    def called() -> Any:
+        model: Any = build(own, shape, classes, seed=0)
+        model.train()
+        try:
+            return model(jnp.zeros(points))
+        except FAULTS as error:
+            raise ValueError(f"{_origin(own)} fails on points of shape {points}: {_first_line(error)}") from error
+
+    found = getattr(nnx.eval_shape(called), "shape", None)
+    if found != (2, classes):
+        raise ValueError(f"{_origin(own)} must map points of shape {points} to (2, {classes}); it gives {found}")
 
 
 def parameterised(name: str | Factory) -> bool:
     """Whether a network comes in NTK and in standard parameterisation: those built from layer lists do."""
+    spelt = _spelt(name)
+    return spelt.own is None and spelt.stem not in _OTHERS and named(spelt.stem) is not None
+
+
+class _Spelt(NamedTuple):
+    """What a network is called by: a name with a width after the colon, if any, or one's own."""
+
+    stem: str
+    width: int | None = None
+    own: Factory | None = None
+
+
+def _spelt(name: str | Factory) -> _Spelt:
     if not isinstance(name, str):
-        return False
-    stem, colon, tail = name.strip().lower().partition(":")
-    return not (colon and not tail.isdigit()) and stem not in _OTHERS and named(stem) is not None
+        return _Spelt("", own=name)
+    stem, colon, tail = name.strip().partition(":")
+    if colon and not tail.isdigit():
+        return _Spelt("", own=_imported(stem, tail))
+    return _Spelt(stem.lower(), int(tail) if colon else None)
 
 
 def silenced(model: nnx.Module) -> nnx.Module:
@@ -273,8 +313,10 @@ def _named(
     if parameterisation != "standard":
         raise ValueError(f"network {name!r} has the standard parameterisation only; fcM and convM have both")
     if wide:
+        if width is not None:
+            raise ValueError(f"the width of {name!r} is a factor, and part of the name: write wideresnet16-4")
         depth, factor = (int(part) if part else None for part in wide.groups())
-        return WideResNet(shape, classes, depth=depth or 16, width=width or factor or 1, rngs=rngs)
+        return WideResNet(shape, classes, depth=depth or 16, width=factor or 1, rngs=rngs)
     if width is not None and name != "convnet":
         raise ValueError(f"network {name!r} has widths of its own; leave `width` out")
     more = {} if width is None else {"width": width}
@@ -293,10 +335,23 @@ def _imported(module: str, name: str) -> Factory:
         sys.path.remove(here)
 
 
-def _checked(model: Any, origin: Any) -> nnx.Module:
+def _made(own: Factory, shape: tuple[int, ...], classes: int, rngs: nnx.Rngs) -> nnx.Module:
+    try:
+        model = own(shape, classes, rngs=rngs)
+    except FAULTS as error:
+        call = f"(shape={shape}, classes={classes}, rngs=…)"
+        raise ValueError(f"{_origin(own)} cannot be built with {call}: {_first_line(error)}") from error
     if not isinstance(model, nnx.Module):
-        raise ValueError(f"{origin!r} must give a flax NNX module; it gave {type(model).__name__}")
+        raise ValueError(f"{_origin(own)} must give a flax NNX module; it gave {type(model).__name__}")
     return model
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _origin(own: Factory) -> str:
+    return f"network {getattr(own, '__qualname__', repr(own))!r}"
 
 
 def _need(name: str, shape: Sequence[int], least: int) -> None:
@@ -340,10 +395,3 @@ def _convolution(x: jax.Array, w: jax.Array, strides: Any, padding: Any, **more:
     if tuple(strides) == (1, 1):
         return convolve(x, w, padding)
     return jax.lax.conv_general_dilated(x, w, strides, padding, **more)
-
-
-def _pooled(x: jax.Array, reduce: Callable[..., jax.Array]) -> jax.Array:
-    """2×2 pool, stride 2, by reshaping: its gradient is a copy, where that of a window is a scatter."""
-    n, h, w, channels = x.shape
-    even = x[:, : h // 2 * 2, : w // 2 * 2]
-    return reduce(even.reshape(n, h // 2, 2, w // 2, 2, channels), axis=(2, 4))

@@ -9,6 +9,7 @@ import numpy as np
 
 from kip.api import Options, split
 from kip.artefact import DistilledSet
+from kip.corruption import Corruption
 from kip.nets.grid import Arm
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, one_hot
@@ -25,6 +26,7 @@ class Study:
     """The sets to compare and what they are judged on, in the distilled set's preprocessed space.
 
     `train` is what was distilled and `watch` the validation split, which `held_out` says distillation did not see.
+    `rho` is that of the corrupted arms, 0 where there are none.
     """
 
     small: DistilledSet
@@ -34,6 +36,7 @@ class Study:
     test: LabelledSet
     quick_test: LabelledSet
     held_out: bool
+    rho: float
 
 
 def prepare(
@@ -49,6 +52,11 @@ def prepare(
 
     Where nothing was held out, a tenth of the training set, which distillation saw, becomes the validation split.
     """
+    if len(training[0]) != small.original_size:
+        raise ValueError(
+            f"the set was distilled from data of {small.original_size:,} points, held-out ones included, but there are "
+            f"{len(training[0]):,}; give those that it was distilled from"
+        )
     known = {field.name for field in dataclasses.fields(Options)}
     options = Options(**{name: value for name, value in small.config.items() if name in known})
     held_out = options.validation > 0
@@ -58,6 +66,11 @@ def prepare(
     rows, unseen = split(codes, classes, options)
     if len(rows) < len(small):
         raise ValueError(f"there are {len(rows)} natural points for a set of {len(small)}; leave more of them")
+    if not len(unseen):
+        raise ValueError(
+            f"the validation split is empty: {options.validation:.2%} of no class is a whole point; "
+            "distil with a larger `validation`"
+        )
     if len(unseen) > validation_size:
         unseen = unseen[balanced(codes[unseen], classes, validation_size, key=generator(options.seed, Stream.JUDGE, 2))]
 
@@ -68,19 +81,25 @@ def prepare(
     quick = whole
     if len(whole) > GRID_TEST:
         quick = whole.take(balanced(whole.codes, classes, GRID_TEST, key=generator(options.seed, Stream.JUDGE, 3)))
-    arms = _arms(small, train, corruption, options.seed, seeds)
-    return Study(small, arms, train, points(x[unseen], codes[unseen]), whole, quick, held_out)
+    noise = _noise(small, corruption)
+    arms = _arms(small, train, noise, options.seed, seeds)
+    return Study(small, arms, train, points(x[unseen], codes[unseen]), whole, quick, held_out, noise.rho)
 
 
-def _arms(small: DistilledSet, train: LabelledSet, corruption: float | None, seed: int, seeds: int) -> tuple[Arm, ...]:
-    """The distilled set and natural images, a draw a seed; and each with noise, where there is a ρ to compare at.
-
-    A distilled set that was learned without noise gets it afterwards; one learned with it is compared at its own ρ.
-    """
+def _noise(small: DistilledSet, corruption: float | None) -> Corruption:
+    """How arms are corrupted: a set learned with noise is compared at its own ρ."""
     rho = small.corruption.rho
     if rho and corruption is not None and corruption != rho:
         raise ValueError(f"`corruption` is {corruption} but the set was learned with {rho}; leave it out")
-    noise = dataclasses.replace(small.corruption, rho=rho if corruption is None else corruption)
+    return dataclasses.replace(small.corruption, rho=rho if corruption is None else corruption)
+
+
+def _arms(small: DistilledSet, train: LabelledSet, noise: Corruption, seed: int, seeds: int) -> tuple[Arm, ...]:
+    """The distilled set and natural images, a draw a seed; and each with noise, where there is a ρ to compare at.
+
+    A distilled set that was learned without noise gets it afterwards.
+    """
+    rho = small.corruption.rho
     draws = [
         train.take(balanced(train.codes, train.y.shape[1], len(small), key=generator(seed, Stream.BASELINE, draw)))
         for draw in range(seeds)

@@ -23,7 +23,7 @@ from flax import nnx
 
 from kip.data import augment as augmentation
 from kip.nets.batches import SOFT_LABELS, Batches, checked, targets
-from kip.nets.models import Factory, build, has_read_out, silenced
+from kip.nets.models import Factory, build, check, has_read_out, silenced
 from kip.sets import LabelledSet
 
 LOSSES = ("mse", "xent")
@@ -101,7 +101,7 @@ class Trained:
     watch: tuple[tuple[int, tuple[float, ...]], ...]
     chosen_step: int
     seconds: float
-    _networks: Networks = field(repr=False)
+    _networks: Networks | None = field(repr=False)
 
     @property
     def mean(self) -> float:
@@ -120,7 +120,13 @@ class Trained:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Outputs of each seed's network at preprocessed points: (seeds, n, classes)."""
+        if self._networks is None:
+            raise ValueError("these networks were not kept, only their scores; `train` them anew")
         return self._networks.predict(x)
+
+    def scores(self) -> Trained:
+        """The same without the networks, of which a grid would hold gigabytes."""
+        return dataclasses.replace(self, _networks=None)
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,13 @@ class Networks:
     together: bool
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Outputs (seeds, n, classes), tile by tile; batch norm sees a tile at a time."""
-        points = np.asarray(x, np.float32)
+        """Outputs (seeds, n, classes), tile by tile; batch norm sees a tile at a time.
+
+        Points are visited in a fixed random order: data often come sorted by class, and the statistics of a tile with
+        few classes are not those that batch norm saw in training.
+        """
+        order = np.random.default_rng(0).permutation(len(x))
+        points = np.asarray(x, np.float32)[order]
         tile = min(len(points), self._tile(points.shape[1:]))
         outputs: list[np.ndarray] = []
         for start in range(0, len(points), tile):
@@ -144,7 +155,7 @@ class Networks:
             found = [_outputs(self.testing, self.together, part.params, part.rest, inputs) for part in self.parts]
             joined = np.asarray(found[0]) if self.together else np.stack(found)
             outputs.append(joined[:, start - first :])
-        return np.concatenate(outputs, axis=1)
+        return np.concatenate(outputs, axis=1)[:, np.argsort(order)]
 
     def accuracies(self, points: LabelledSet) -> tuple[float, ...]:
         """Accuracy of each seed."""
@@ -153,8 +164,8 @@ class Networks:
 
     def copied(self) -> Networks:
         """These networks as they are, for predictions only: a step overwrites those that it is given."""
-        parts = (Variables(*jax.tree.map(jnp.copy, (part.params, part.rest)), None) for part in self.parts)
-        return dataclasses.replace(self, parts=tuple(parts))
+        kept = [jax.tree.map(jnp.copy, (part.params, part.rest)) for part in self.parts]
+        return dataclasses.replace(self, parts=tuple(Variables(params, rest, None) for params, rest in kept))
 
     def _tile(self, shape: tuple[int, ...]) -> int:
         part = self.parts[0]
@@ -250,10 +261,7 @@ def _initial(
     seeds: tuple[int, ...],
     together: bool | None,
 ) -> Networks:
-    make = partial(build, net, shape, classes, width=settings.width, parameterisation=settings.parameterisation)
-    abstract = nnx.eval_shape(lambda: make(seed=0))
-    if settings.read_out == "zero" and not has_read_out(abstract):
-        raise ValueError("`read_out` is 'zero', but the network has no layer of that name; name its last layer so")
+    abstract = outlined(net, shape, classes, settings)
     training = nnx.split(_in_mode(abstract, True), nnx.Param, ...)[0]
     testing = nnx.split(_in_mode(abstract, False), nnx.Param, ...)[0]
     start = _Start(shape, classes, settings.width, settings.parameterisation, settings.silent, settings.optimiser)
@@ -262,6 +270,16 @@ def _initial(
         together = jax.default_backend() != "cpu"
     parts = (drawn,) if together else tuple(jax.tree.map(lambda leaf, i=i: leaf[i], drawn) for i in range(len(seeds)))
     return Networks(training, testing, parts, together)
+
+
+def outlined(net: str | Factory, shape: tuple[int, ...], classes: int, settings: Settings) -> nnx.Module:
+    """The network's form without weights; every complaint about it is made here, before anything is computed."""
+    make = partial(build, net, shape, classes, width=settings.width, parameterisation=settings.parameterisation)
+    abstract = nnx.eval_shape(lambda: make(seed=0))
+    if settings.read_out == "zero" and not has_read_out(abstract):
+        raise ValueError("`read_out` is 'zero', but the network has no layer of that name; name its last layer so")
+    check(net, shape, classes)
+    return abstract
 
 
 def _in_mode(model: nnx.Module, training: bool) -> nnx.Module:
@@ -347,7 +365,8 @@ def _loss(
     params: Any, rest: Any, graph: Any, loss: str, x: jax.Array, y: jax.Array, l2: float
 ) -> tuple[jax.Array, Any]:
     """½‖f(x) − y‖² or the cross-entropy, per point, and ½μ‖θ‖²; beside it the variables that are not learned."""
-    model = nnx.merge(graph, params, rest)
+    # Copied, since variables from outside the gradient, such as running averages, could not be written to in it.
+    model = nnx.merge(graph, params, rest, copy=True)
     outputs = model(x)
     if loss == "mse":
         fit = 0.5 * jnp.mean(jnp.sum((outputs - y) ** 2, axis=1))
