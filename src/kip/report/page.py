@@ -181,10 +181,15 @@ def _claims(recipe: Recipe, measured: Measured) -> str:
         parts.append("".join(f"> {quote}\n" for quote in claim.quotes) + f">\n> — {claim.where}\n")
         if record is None:
             continue
-        parts += [f"- {'✓' if rule['holds'] else '✗'} {rule['statement']}" for rule in record["details"]["rules"]]
+        parts += [f"- {_ruled(rule)}" for rule in record["details"]["rules"]]
         trials = record["details"]["trials"].items()
         parts.append("\n" + _table(["trial", "accuracy"], [[name, _trial(trial)] for name, trial in trials]))
     return "\n".join(parts)
+
+
+def _ruled(rule: Mapping[str, Any]) -> str:
+    noise = {True: "", False: " (within the noise of the runs)", None: " (single runs)"}[rule.get("clear")]
+    return f"{'✓' if rule['holds'] else '✗'} {rule['statement']}{noise}"
 
 
 def _trial(trial: Mapping[str, float | None]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from kip.paper.running.base import Result, most_cores
 from kip.paper.works import Comparison, Rule
@@ -13,7 +15,11 @@ RELATIONS = ("above", "alike", "share")
 def run(work: Comparison, results: Mapping[str, Result]) -> Result:
     """The verdict on a claim, with the accuracies of every trial."""
     rules = [
-        {"statement": rule.statement, "holds": _holds(rule, _mean(results, rule.left), _mean(results, rule.right))}
+        {
+            "statement": rule.statement,
+            "holds": _holds(rule, _mean(results, rule.left), _mean(results, rule.right)),
+            "clear": is_clear(results[rule.left].accuracies, results[rule.right].accuracies),
+        }
         for rule in work.rules
     ]
     trials = {
@@ -33,6 +39,18 @@ def verdict(holds: list[bool]) -> str:
     'holds in part'
     """
     return "holds" if all(holds) else "holds in part" if any(holds) else "does not hold"
+
+
+def is_clear(left: Sequence[float], right: Sequence[float]) -> bool | None:
+    """Whether two means differ by more than two standard errors; None where a trial has a single run.
+
+    >>> is_clear([0.90, 0.91, 0.92], [0.80, 0.81, 0.82]), is_clear([0.90, 0.94], [0.91, 0.92]), is_clear([0.9], [0.8])
+    (True, False, None)
+    """
+    if min(len(left), len(right)) < 2:
+        return None
+    error = np.sqrt(np.var(left, ddof=1) / len(left) + np.var(right, ddof=1) / len(right))
+    return bool(abs(np.mean(left) - np.mean(right)) > 2 * error)
 
 
 def _mean(results: Mapping[str, Result], name: str) -> float:
