@@ -165,7 +165,14 @@ class DistilledSet:
 
 
 def load(folder: str | Path) -> DistilledSet:
-    """Open a saved distilled set; its hash is checked and nothing in it is executed."""
+    """Open a saved distilled set; its hash is checked and nothing in it is executed.
+
+    >>> import numpy as np, kip, tempfile
+    >>> x, y = np.random.default_rng(0).normal(size=(40, 5)), [0, 1] * 20
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     len(kip.load(kip.label_solve(x, y, size=4).save(f"{folder}/small")))
+    4
+    """
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():
         raise FileNotFoundError(f"{folder} holds no distilled set: there is no {DESCRIPTION}; give a run folder")

@@ -49,7 +49,12 @@ def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
 
 
 def family(spec: str | Kernel | Sequence[str | Kernel], engine: str | None = None) -> tuple[Kernel, ...]:
-    """Return the kernels of a family: `"fc1+conv2"`, a list of names or kernels, or a single one."""
+    """Return the kernels of a family: `"fc1+conv2"`, a list of names or kernels, or a single one.
+
+    >>> import kip
+    >>> [kernel.spec for kernel in kip.family("rbf:gamma=0.5+fc2:nngp")]
+    ['rbf:gamma=0.5', 'fc2:nngp']
+    """
     if isinstance(spec, Kernel):
         return (spec,)
     parts = re.split(r"(?<![0-9]e)\+", spec) if isinstance(spec, str) else list(spec)
