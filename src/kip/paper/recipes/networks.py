@@ -25,7 +25,7 @@ FAMILY_STEPS = 1_000
 """The paper: batches of several hundred to several thousand for transfer; it does not say how many steps."""
 
 SWEEP_WIDTH, SWEEP_RATE, SWEEP_BATCH = 4096, 4e-4, 128
-SWEEP_STEPS = {1_000: 200, 5_000: 400, 10_000: 600}
+SWEEP_STEPS = {1_000: 600, 5_000: 1_000, 10_000: 1_200}
 TRANSFER_STEPS = 500
 GRIDS = {"adam": (3e-4, 1e-3, 3e-3), "momentum": (1e-3, 1e-2, 1e-1)}
 WIDE = "conv2-kip-100-rho0"
@@ -54,7 +54,7 @@ LEARNED_WITH_FAMILY = f"images learned in {FAMILY_STEPS:,} steps of {FAMILY_BATC
 ONE_DRAW = "one draw of natural images, so that the deviation is the networks' alone"
 SMALL_BATCHES = f"batches of {SWEEP_BATCH} images (the paper does not say)"
 STOPPED_ON_TRAINING = "stopped where the accuracy on training images was best (the paper: after a few hundred steps)"
-SWEEP_TRAINING = "batches of 128 and 200 to 600 steps (the paper gives neither)"
+SWEEP_TRAINING = "batches of 128 and 600 to 1,200 steps (the paper gives neither)"
 THREE_NETWORKS = "three networks instead of five"
 ONE_LEARNING = "one learned set instead of several"
 
