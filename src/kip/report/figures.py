@@ -128,11 +128,16 @@ def baselines(recipe: Recipe, measured: Measured) -> bytes | None:
 
 
 def sweeps(tables: Sequence[Recipe], measured: Measured) -> bytes | None:
-    """Figure A3: networks on natural and learned images over the corrupted fraction, four tables."""
-    if not any(cell.id in measured.records for table in tables for cell in table.cells):
+    """Figure A3: networks on natural and learned images over the corrupted fraction, a panel a table begun."""
+    begun = [table for table in tables if any(cell.id in measured.records for cell in table.cells)]
+    if not begun:
         return None
-    page = figure_of(11, 8)
-    for axes, table in zip(page.subplots(2, 2).ravel(), tables, strict=True):
+    columns, rows = min(2, len(begun)), -(-len(begun) // 2)
+    page = figure_of(5.5 * columns, 4.0 * rows)
+    panels = page.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[len(begun) :]:
+        axes.set_visible(False)
+    for axes, table in zip(panels, begun, strict=False):
         for row, title in _titles(table.id).items():
             cells = [cell for cell in table.cells if _number(cell).row == row]
             if any(cell.id in measured.records for cell in cells):
