@@ -212,3 +212,26 @@ def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -
     assert running.run(noisy, context(tmp_path)).mean < plain.mean
     learned = dataclasses.replace(network, support=dataclasses.replace(KIP, seconds=None))
     assert len(running.run(learned, context(tmp_path)).accuracies) == 2
+
+
+def test_a_network_that_no_longer_improves_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    network = works.Network(
+        data="digits",
+        net="fc1",
+        support=works.Natural(data="digits", size=50),
+        losses=("xent",),
+        optimiser="adam",
+        learning_rates=(1e-2,),
+        steps=2_000,
+        width=16,
+        watch=100,
+        watch_every=10,
+        patience=50,
+        seeds=(0,),
+    )
+    trained, train = [], training.train
+    monkeypatch.setattr(training, "train", lambda *a, **k: trained.append(train(*a, **k)) or trained[-1])
+    running.run(network, context(tmp_path))
+    (found,) = trained
+    assert found.watch[-1][0] == found.chosen_step + 50 < 2_000

@@ -53,6 +53,15 @@ def test_records_are_appended_and_the_newest_counts(tmp_path: Path) -> None:
     assert store.read(tmp_path, "claims") == []
 
 
+def test_a_record_is_of_its_cell_until_the_recipe_changes() -> None:
+    before, after = recipes.cells("mnist-sweep-mse", ["natural-1000-rho0", "natural-1000-rho90"])
+    record = store.record(before, Result((0.9,), 3.0))
+    assert store.is_of(record, before)
+    assert not store.is_of(record, after)
+    assert not store.is_of(None, before)
+    assert "patience" not in record["work"]  # as in records from before there was one
+
+
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "claims.json").write_text("{}")
     with pytest.raises(ValueError, match=r"claims\.json is not a list of measured cells"):

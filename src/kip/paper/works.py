@@ -103,8 +103,9 @@ class Natural:
 class Network:
     """A network trained on a support set, natural or learned; a seed is an initialisation of the network.
 
-    The step to stop at, and one of `losses` and `learning_rates`, are chosen on `watch` training images. `width` None
-    is the network's own; `batch` None takes all images each step.
+    The step to stop at, and one of `losses` and `learning_rates`, are chosen on `watch` training images; `patience`
+    is how many steps may go by without a better one. `width` None is the network's own; `batch` None takes all images
+    each step.
     """
 
     data: str
@@ -119,6 +120,7 @@ class Network:
     batch: int | None = None
     watch: int = 5_000
     watch_every: int = 25
+    patience: int | None = None
     seeds: tuple[int, ...] = NETWORKS
 
 
@@ -157,7 +159,17 @@ Work = Subset | Whole | Solved | Kip | Part | Network | Comparison
 
 def plain(work: Any) -> dict[str, Any]:
     """The work as JSON values, with its kind."""
-    return {"kind": type(work).__name__.lower(), **json.loads(json.dumps(dataclasses.asdict(work)))}
+    values = dataclasses.asdict(work, dict_factory=_without_later)
+    return {"kind": type(work).__name__.lower(), **json.loads(json.dumps(values))}
+
+
+_LATER = ("patience",)
+"""Fields that came after the first results: left out where they are None, so that a record from before is still of
+its work."""
+
+
+def _without_later(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in items if value is not None or key not in _LATER}
 
 
 def parts(work: Work) -> list[Any]:
