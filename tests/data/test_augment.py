@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from kip.data.augment import NAMES, Augment, _warped, named
+from kip.data.augment import NAMES, Augment, _augmented, named
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (40, 9, 8), dtype=np.uint8)
@@ -15,17 +15,19 @@ def rng(seed: int = 3) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3])
 @pytest.mark.parametrize("mirror", [1.0, -1.0])
 @pytest.mark.parametrize(("angle", "down", "right"), [(0.17, 0.1, -0.1), (-0.1, 0.0, 0.3), (1.0, -0.2, 0.0)])
-def test_the_warp_equals_scipys(angle: float, down: float, right: float, mirror: float) -> None:
-    image = RNG.normal(size=(9, 8)).astype(np.float32)
+def test_the_warp_equals_scipys(angle: float, down: float, right: float, mirror: float, channels: int) -> None:
+    image = RNG.normal(size=(9, 8, channels)).astype(np.float32)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1.0, mirror])
     middle = np.array([4.0, 3.5])
     offset = middle + np.array([down * 9, right * 8]) - turn @ middle
-    want = ndimage.affine_transform(image.astype(np.float64), turn, offset, order=1, mode="nearest")
-    got = np.empty((9, 8, 1), np.float32)
-    _warped(image[..., None], angle, down, right, mirror < 0, got)
-    np.testing.assert_allclose(got[..., 0], want, atol=2e-5)
+    got = np.empty((1, 9, 8, channels), np.float32)
+    _augmented(image[None], np.array([[mirror, angle, down, right, 0.0]]).T, got)
+    for c in range(channels):
+        want = ndimage.affine_transform(image[..., c].astype(np.float64), turn, offset, order=1, mode="nearest")
+        np.testing.assert_allclose(got[0, ..., c], want, atol=2e-5)
 
 
 @pytest.mark.parametrize("images", [GREY, COLOUR], ids=["grey", "colour"])

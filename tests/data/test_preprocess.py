@@ -128,6 +128,13 @@ def test_equal_numbers_give_equal_results_whatever_their_dtype(kind: str) -> Non
         np.testing.assert_array_equal(fitted.apply(COLOUR.astype(dtype)), fitted.apply(COLOUR))
 
 
+@pytest.mark.parametrize("shape", [(70, 28, 28), (70, 32, 32, 3)])
+def test_the_compiled_loop_gives_what_numpy_gives(shape: tuple[int, ...]) -> None:
+    raw = RNG.integers(0, 256, shape, dtype=np.uint8)  # bytes go through NumPy, floats in large tiles do not
+    fitted = fit("standard", raw)
+    np.testing.assert_array_equal(fitted.apply(raw.astype(np.float32)), fitted.apply(raw))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_restored_to_the_bit(kind: str, raw: np.ndarray) -> None:
     fitted = fit(kind, raw)

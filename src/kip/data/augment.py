@@ -107,47 +107,113 @@ def _on_all_cores(images: np.ndarray, draws: np.ndarray, out: np.ndarray) -> Non
 @njit(nogil=True, cache=True)
 def _augmented(images: np.ndarray, draws: np.ndarray, out: np.ndarray) -> None:
     """Augment images (n, h, w, ch) by the draws (flip, angle, down, right, channel shift) of each."""
+    _, h, w, channels = images.shape
+    room = np.empty((h + 1) * (w + 1) * channels, np.float32)
+    at, a, b = np.empty(h * w, np.int32), np.empty(h * w, np.float32), np.empty(h * w, np.float32)
     for n in range(len(images)):
         flip, angle, down, right, brighter = draws[:, n]
+        values = out[n].reshape(-1)
         if angle != 0 or down != 0 or right != 0:
-            _warped(images[n], angle, down, right, flip < 0, out[n])
+            _pad(images[n].reshape(-1), w * channels, channels, room)
+            _find(h, w, channels, angle, down * h, right * w, flip < 0, at, a, b)
+            _blend(room, (w + 1) * channels, channels, at, a, b, values)
         elif flip < 0:
             out[n] = images[n, :, ::-1]
         else:
             out[n] = images[n]
-        if brighter != 0 and images.shape[3] > 1:
-            _shifted(out[n], brighter)
+        if brighter != 0 and channels > 1:
+            _shift(values, brighter)
 
 
 @njit(nogil=True, cache=True)
-def _warped(image: np.ndarray, angle: float, down: float, right: float, mirror: bool, out: np.ndarray) -> None:
-    """Warp one image: what lands at offset p from the middle is read, bilinearly, at R(angle) M p + (down h, right w).
+def _pad(image: np.ndarray, width: int, channels: int, room: np.ndarray) -> None:
+    """Copy an image into a larger room, where its last column and row come twice, as what is next to themselves."""
+    # Indices without a sign, here and below: Numba would ask of every other whether it counts from the end.
+    wide, pixel = np.uint64(width), np.uint64(channels)
+    source = goal = np.uint64(0)
+    while source < np.uint64(len(image)):
+        for k in range(wide):
+            room[goal + k] = image[source + k]
+        source, goal = source + wide, goal + wide
+        for k in range(pixel):
+            room[goal + k] = room[goal + k - pixel]
+        goal += pixel
+    for k in range(wide + pixel):
+        room[goal + k] = room[goal + k - wide - pixel]
 
-    M mirrors the second coordinate. Beyond the border is the border.
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"nnan", "nsz"})
+def _find(
+    h: int,
+    w: int,
+    channels: int,
+    angle: float,
+    down: float,
+    right: float,
+    mirror: bool,
+    at: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+) -> None:
+    """Where each pixel is read: the place in the room of what is above and before it, and how far it is beyond.
+
+    What lands at offset p from the middle is read at R(angle) M p + (down, right), where M mirrors the second
+    coordinate. Beyond the border is the border.
     """
-    h, w, channels = image.shape
     cos, sin = math.cos(angle), math.sin(angle)
     turn = -1.0 if mirror else 1.0
+    bottom, last = h - 1.0, w - 1.0
+    below, after = np.int32((w + 1) * channels), np.int32(channels)
     for i in range(h):
-        y = i - (h - 1) / 2
+        y = i - bottom / 2
+        at_row, a_row, b_row = at[i * w : (i + 1) * w], a[i * w : (i + 1) * w], b[i * w : (i + 1) * w]
         for j in range(w):
-            x = (j - (w - 1) / 2) * turn
-            row = min(max(cos * y - sin * x + down * h + (h - 1) / 2, 0.0), h - 1.0)
-            column = min(max(sin * y + cos * x + right * w + (w - 1) / 2, 0.0), w - 1.0)
-            above, before = int(row), int(column)
-            below, after = min(above + 1, h - 1), min(before + 1, w - 1)
-            a, b = np.float32(row - above), np.float32(column - before)
-            for c in range(channels):
-                top = image[above, before, c] + b * (np.float32(image[above, after, c]) - image[above, before, c])
-                bottom = image[below, before, c] + b * (np.float32(image[below, after, c]) - image[below, before, c])
-                out[i, j, c] = top + a * (bottom - top)
+            x: float = (np.int32(j) - last / 2) * turn
+            row = cos * y - sin * x + down + bottom / 2
+            column = sin * y + cos * x + right + last / 2
+            # Not min and max, which mind NaN and keep a loop from being vectorised.
+            row = row if row > 0.0 else 0.0
+            row = row if row < bottom else bottom
+            column = column if column > 0.0 else 0.0
+            column = column if column < last else last
+            above, before = np.int32(row), np.int32(column)
+            at_row[j] = above * below + before * after
+            a_row[j], b_row[j] = np.float32(row - above), np.float32(column - before)
 
 
 @njit(nogil=True, cache=True)
-def _shifted(image: np.ndarray, amount: float) -> None:
-    """Add `amount` of the image's own range to all its channels, kept within that range."""
-    low, high = image.min(), image.max()
+def _blend(
+    room: np.ndarray, row: int, channels: int, at: np.ndarray, a: np.ndarray, b: np.ndarray, out: np.ndarray
+) -> None:
+    """Interpolate all pixels bilinearly."""
+    below, after = np.uint64(row), np.uint64(channels)
+    if channels == 1:  # the same without the loop over channels, which takes half of the time
+        for j in range(len(at)):
+            out[j] = _read(room, np.uint64(at[j]), below, after, a[j], b[j])
+        return
+    goal = np.uint64(0)
+    for j in range(len(at)):
+        for c in range(after):
+            out[goal + c] = _read(room, np.uint64(at[j]) + c, below, after, a[j], b[j])
+        goal += after
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _read(room: np.ndarray, k: Any, below: Any, after: Any, a: float, b: float) -> Any:
+    """What lies between the number at `k`, the next one, and those below."""
+    top = room[k] + b * (room[k + after] - room[k])
+    k += below
+    bottom = room[k] + b * (room[k + after] - room[k])
+    return top + a * (bottom - top)
+
+
+@njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+def _shift(values: np.ndarray, amount: float) -> None:
+    """Add `amount` of an image's own range to all its values, kept within that range."""
+    low = high = values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
     add = np.float32(amount * (high - low))
-    flat = image.reshape(-1)
-    for k in range(len(flat)):
-        flat[k] = min(max(flat[k] + add, low), high)
+    for k in range(len(values)):
+        moved = max(values[k] + add, low)
+        values[k] = min(moved, high)
