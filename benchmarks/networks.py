@@ -1,6 +1,7 @@
 """Which distilled images train networks best: what `kip distill --for networks` should do, chosen on validation.
 
-    python benchmarks/networks.py [--data mnist,cifar10] [--runs runs/networks] [--out results/networks.json]
+    python benchmarks/networks.py [--data mnist,cifar10] [--sizes 100,10] [--runs runs/networks]
+    python benchmarks/networks.py --data cifar10 --sizes 100 --only zca --losses mse    # with and without pooling
 
 Images are distilled for networks with labels fixed, learned and solved, and by a deeper kernel with pooling; then
 networks are trained on them with either loss. A tenth of the training set is held out from both; only accuracy on it
@@ -31,9 +32,22 @@ VARIANTS = {
 }
 """Options by number of images and name; what is not said is the default for networks."""
 
+WHITENED = "--labels fixed --preprocess zca-scaled:0.1"
+TWO_POOLS = "--kernel conv-relu-pool-conv-relu-pool-conv-relu-flatten:nngp --targets 20000 --judge-every 40"
+OF_PHOTOS = {
+    (100, "zca, labels fixed"): WHITENED,
+    (100, "two pools, zca, labels fixed"): f"{WHITENED} {TWO_POOLS} --learning-rate 0.08 --batch 500 --steps 80",
+}
+"""The same for CIFAR-10 alone: the family and a kernel with pooling, both on whitened images."""
+
+COLOURED = "cifar10"
 NETWORKS = {"mnist": ("fc1", "lenet"), "cifar10": ("fc3", "lenet")}
-LOSSES = ("mse", "xent")
 TRAINING = "--steps 150 --learning-rate 1e-3 --seeds 2 --validation-size 1000"
+
+
+def variants(data: str) -> dict[tuple[int, str], str]:
+    """What is compared on a data set."""
+    return VARIANTS | OF_PHOTOS if data == COLOURED else VARIANTS
 
 
 def kip(*tokens: str) -> None:
@@ -44,7 +58,7 @@ def distilled(data: str, size: int, name: str, runs: Path) -> Path:
     """The folder of a variant's run, made where it is missing."""
     folder = runs / f"{data}-{size}-{name.replace(',', '').replace(' ', '-')}"
     if not (folder / "metrics.json").exists():
-        options = f"--data {data} --size {size} --for networks --validation 0.1 --draws 0 {VARIANTS[size, name]}"
+        options = f"--data {data} --size {size} --for networks --validation 0.1 --draws 0 {variants(data)[size, name]}"
         kip("distill", *options.split(), "--out", str(folder))
     return folder
 
@@ -62,19 +76,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="mnist,cifar10")
     parser.add_argument("--sizes", default="100,10")
+    parser.add_argument("--losses", default="mse,xent")
+    parser.add_argument("--only", help="of the variants, those whose name holds this")
     parser.add_argument("--runs", type=Path, default=Path("runs/networks"))
     parser.add_argument("--out", type=Path, default=Path("results/networks.json"))
     options = parser.parse_args()
     rows = json.loads(options.out.read_text()) if options.out.exists() else []
     done = {(row["data"], row["size"], row["variant"], row["net"], row["loss"]) for row in rows}
     for data, size in itertools.product(options.data.split(","), map(int, options.sizes.split(","))):
-        names = [name for wanted, name in VARIANTS if wanted == size]
-        for name, net, loss in itertools.product(names, NETWORKS[data], LOSSES):
+        names = [name for wanted, name in variants(data) if wanted == size and (options.only or "") in name]
+        for name, net, loss in itertools.product(names, NETWORKS[data], options.losses.split(",")):
             if (data, size, name, net, loss) in done:
                 continue
             found = trained(distilled(data, size, name, options.runs), net, loss)
             row = {"data": data, "size": size, "variant": name, "net": net, "loss": loss}
-            rows.append({**row, "validation_accuracy": found, "options": VARIANTS[size, name], "kip": __version__})
+            rows.append(
+                {**row, "validation_accuracy": found, "options": variants(data)[size, name], "kip": __version__}
+            )
             write_json(options.out, rows)
             accuracies = ", ".join(f"{arm} {100 * value:.2f} %" for arm, value in found.items())
             print(f"{data} {size}, {name}; {net}, {loss}: {accuracies}", flush=True)
