@@ -39,7 +39,8 @@ def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str
     large steps. Digits gain nothing from it in so few steps.
 
     Images for networks keep their labels and see small batches for a few hundred steps: with more of either the paper
-    found them to fit the kernels they were learned with.
+    found them to fit the kernels they were learned with. `benchmarks/networks.py` compared labels, and kernels with
+    pooling, which do better for ConvNet and worse for FC3 and LeNet.
     """
     if purpose not in PURPOSES:
         raise ValueError(f"`purpose` must be one of {', '.join(PURPOSES)}; got {purpose!r}")
