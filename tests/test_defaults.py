@@ -1,0 +1,34 @@
+"""What is used where nothing is said."""
+
+import itertools
+
+import pytest
+
+from kip import defaults
+from kip.data import augment
+
+
+def chosen(kind: str, size: int, *, expensive: bool = False, purpose: str = "kernels") -> defaults.Defaults:
+    return defaults.choose(training=60_000, size=size, kind=kind, expensive=expensive, purpose=purpose)
+
+
+def test_what_is_not_an_image_is_never_augmented() -> None:
+    for size, expensive, purpose in itertools.product((10, 100, 5_000), (False, True), defaults.PURPOSES):
+        assert chosen("other", size, expensive=expensive, purpose=purpose).augment == "none"
+
+
+def test_many_images_are_augmented_and_few_digits_are_not() -> None:
+    assert chosen("digits", 10).augment == "none"
+    assert augment.named(chosen("digits", 100).augment) == augment.Augment(shift=0.036, rotation=10.0)
+    assert augment.named(chosen("photos", 10).augment) == augment.Augment.flips()
+    assert augment.named(chosen("photos", 100).augment) == augment.Augment.photos()
+
+
+def test_a_batch_allows_labels_to_be_solved_whatever_the_size() -> None:
+    for size in (10, 500, 10_000):
+        assert (chosen("digits", size).batch or 60_000) >= 5 * size
+
+
+def test_an_unknown_purpose_is_refused() -> None:
+    with pytest.raises(ValueError, match="`purpose` must be one of kernels, networks"):
+        chosen("digits", 10, purpose="people")
