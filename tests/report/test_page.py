@@ -74,9 +74,12 @@ def test_what_was_tried_with_other_settings_is_told(results: Path) -> None:
     records = store.read(results, "mnist-baselines")
     older = {**records[1], "measured": {"mean": 70.0, "deviation": None}}
     older["work"] = {**older["work"], "batch": 100}
-    write_json(results / "mnist-baselines.json", [older, *records])
+    older["details"] = records[1]["details"] = {"options": {"augment": "digits"}}
+    oldest = {**older, "work": records[1]["work"], "details": {"options": {"augment": "none"}}}
+    write_json(results / "mnist-baselines.json", [oldest, older, *records])
     page.write(results)
     text = (results / "README.md").read_text(encoding="utf-8")
+    assert "- `rbf-kip-10` with augment none: 70.00\n" in text  # a default that has changed since
     assert "- `rbf-kip-10` with batch 100: 70.00\n" in text
     assert "89.60±0.09 / **80.00** ↓" in text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kip.paper import costs, status, store
 from kip.paper.recipes import Recipe, recipes
@@ -42,6 +43,11 @@ def read(results: Path) -> Measured:
         records |= newest
         statuses |= status.of_recipe(recipe, results, rates)
         for record in store.read(results, recipe.id):
-            if record["work"] != newest[record["cell"]]["work"]:
+            if settings(record) != settings(newest[record["cell"]]):
                 tried.setdefault(record["cell"], []).append(record)
     return Measured(recipes(), records, statuses, tried)
+
+
+def settings(record: store.Record) -> dict[str, Any]:
+    """What a record was made with: its work, and what the defaults of the day made of what that left open."""
+    return {**record["work"], **record["details"].get("options", {})}

@@ -11,7 +11,7 @@ from kip.paper import published, status, store
 from kip.paper.recipes import SETTINGS, Cell, Recipe
 from kip.paper.works import Solved
 from kip.report import figures as pictures
-from kip.report.measured import Measured, read
+from kip.report.measured import Measured, read, settings
 
 NAME, FIGURES = "README.md", "figures"
 MARKS = {status.MATCHES: " ✓", status.SHORT: " ↓", status.RUN: ""}
@@ -221,14 +221,14 @@ def _tried(recipe: Recipe, measured: Measured) -> str:
     lines = []
     for cell in recipe.cells:
         for record in measured.tried.get(cell.id, ()):
-            mean, now = record["measured"]["mean"], measured.records[cell.id]["work"]
+            mean, now = record["measured"]["mean"], settings(measured.records[cell.id])
             if mean is not None:
-                lines.append(f"- `{cell.name}` with {_differing(record['work'], now)}: {mean:.2f}")
+                lines.append(f"- `{cell.name}` with {_differing(settings(record), now)}: {mean:.2f}")
     return "Tried before:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _differing(work: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in work.items() if now.get(key) != value)
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in before.items() if now.get(key) != value)
 
 
 def _seconds(record: store.Record) -> float:
