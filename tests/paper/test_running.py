@@ -188,48 +188,37 @@ def test_a_comparison_gives_a_verdict_from_its_trials(tmp_path: Path) -> None:
     assert verdict(below) == "does not hold"
 
 
+NETWORK = works.Network(
+    data="digits",
+    net="fc1",
+    support=works.Natural(data="digits", size=50),
+    losses=("mse", "xent"),
+    optimiser="adam",
+    learning_rates=(1e-2,),
+    steps=20,
+    width=64,
+    watch=100,
+    watch_every=10,
+    seeds=(0, 1),
+)
+
+
 def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -> None:
     pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
-    network = works.Network(
-        data="digits",
-        net="fc1",
-        support=works.Natural(data="digits", size=50),
-        losses=("mse", "xent"),
-        optimiser="adam",
-        learning_rates=(1e-2,),
-        steps=20,
-        width=64,
-        watch=100,
-        watch_every=10,
-        seeds=(0, 1),
-    )
-    plain = running.run(network, context(tmp_path))
+    plain = running.run(NETWORK, context(tmp_path))
     assert len(plain.accuracies) == 2
     assert plain.mean is not None
     assert plain.mean > 30
-    assert plain.details["chosen"]["loss"] in network.losses
-    noisy = dataclasses.replace(network, support=works.Natural(data="digits", size=50, corruption=0.9))
+    assert plain.details["chosen"]["loss"] in NETWORK.losses
+    noisy = dataclasses.replace(NETWORK, support=works.Natural(data="digits", size=50, corruption=0.9))
     assert running.run(noisy, context(tmp_path)).mean < plain.mean
-    learned = dataclasses.replace(network, support=dataclasses.replace(KIP, seconds=None))
+    learned = dataclasses.replace(NETWORK, support=dataclasses.replace(KIP, seconds=None))
     assert len(running.run(learned, context(tmp_path)).accuracies) == 2
 
 
 def test_a_network_that_no_longer_improves_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
-    network = works.Network(
-        data="digits",
-        net="fc1",
-        support=works.Natural(data="digits", size=50),
-        losses=("xent",),
-        optimiser="adam",
-        learning_rates=(1e-2,),
-        steps=2_000,
-        width=16,
-        watch=100,
-        watch_every=10,
-        patience=50,
-        seeds=(0,),
-    )
+    network = dataclasses.replace(NETWORK, losses=("xent",), steps=2_000, width=16, patience=50, seeds=(0,))
     trained, train = [], training.train
     monkeypatch.setattr(training, "train", lambda *a, **k: trained.append(train(*a, **k)) or trained[-1])
     running.run(network, context(tmp_path))

@@ -201,6 +201,7 @@ def train(
     seeds: Sequence[int] = range(5),
     watch: LabelledSet | None = None,
     watch_every: int = 25,
+    patience: int | None = None,
     test: LabelledSet | None = None,
     progress: Callable[[int, float | None], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -209,7 +210,8 @@ def train(
     """Train `net` on `support` from each of `seeds`, and score the networks of the chosen step on `test`.
 
     Several `support` sets, of one shape, are trained on by a seed each. `progress(step, validation accuracy)` is
-    called, and `stop()` asked, every `watch_every` steps; a network that is stopped is scored as it stands. `together`
+    called, and `stop()` asked, every `watch_every` steps; a network that is stopped is scored as it stands. `patience`
+    is how many steps may go by without a better validation accuracy, None as many as there are. `together`
     is whether seeds are vmapped or trained in turn by one compiled program: None takes what is faster.
     """
     started = time.monotonic()
@@ -239,6 +241,8 @@ def train(
             progress(step, accuracy)
         # a network that has diverged learns no more
         if (stop is not None and stop()) or not np.isfinite(losses).any():
+            break
+        if patience is not None and step - best_step >= patience:
             break
     scores = () if test is None else best.accuracies(test)
     return Trained(scores, tuple(watched), best_step, time.monotonic() - started, best)

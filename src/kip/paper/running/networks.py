@@ -50,7 +50,6 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
     watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.JUDGE)))
 
     def trained(settings: Settings, seeds: tuple[int, ...]) -> Trained:
-        patience = _Patience(work.patience)
         found = train(
             work.net,
             support,
@@ -58,8 +57,8 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
             seeds=seeds,
             watch=watch,
             watch_every=work.watch_every,
-            progress=patience,
-            stop=lambda: patience.gone() or context.stop(),
+            patience=work.patience,
+            stop=context.stop,
         )
         context.check()  # what was stopped half-way is not a result
         share = 100 * found.validation_accuracy
@@ -83,22 +82,6 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
         "chosen": {"step": best.chosen_step, "loss": chosen.loss, "learning_rate": chosen.learning_rate},
         "seconds": best.seconds + sum(each["seconds"] for each in grid.values()),
     }
-
-
-class _Patience:
-    """How many steps have gone by since the accuracy was last better than ever before."""
-
-    def __init__(self, steps: int | None) -> None:
-        self.steps = steps
-        self._step, self._best_step, self._best = 0, 0, -1.0
-
-    def __call__(self, step: int, accuracy: float | None) -> None:
-        self._step = step
-        if accuracy is not None and accuracy > self._best:
-            self._best, self._best_step = accuracy, step
-
-    def gone(self) -> bool:
-        return self.steps is not None and self._step - self._best_step >= self.steps
 
 
 def _settings(work: Network) -> list[Settings]:
