@@ -164,6 +164,14 @@ def test_published_labels_are_solved_on_the_whole_training_set() -> None:
     assert not np.allclose(published.y, state.best[0].y)  # which were solved on the judging subset
 
 
+def test_labels_that_all_of_the_training_set_judged_are_published_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(labels="solved", steps=2, judge_every=2, judge_targets=TRAIN)
+    state = trained(settings)
+    expected = solve_labels(RBF, state.best[0].x, problem().train, settings.ridge)
+    monkeypatch.setattr("kip.kip.solve_labels", lambda *_, **__: pytest.fail("solved once more"))
+    assert_close(publish(state.best[0], problem(), settings).y, expected.y, "rounding", np.float32)
+
+
 def test_a_family_is_sampled_and_judged_on_all_of_its_members() -> None:
     family = kip.family("rbf+fc1:nngp")
     seen: list[str] = []

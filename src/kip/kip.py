@@ -94,6 +94,10 @@ class Config:
             return self.labels
         return "solved" if min(self.batch or targets, targets) >= SOLVED_FACTOR * self.size else "learned"
 
+    def judging(self, targets: int) -> int:
+        """How many of the training points checkpoints are compared on."""
+        return min(targets, max(self.judge_targets, 2 * SOLVED_FACTOR * self.size))
+
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
     if value not in values:
@@ -334,7 +338,7 @@ def _log_gradients(log_params: tuple[Params, ...], found: Params, which: int) ->
 def judging_set(problem: Problem, config: Config, *, key: int) -> LabelledSet:
     """The one fixed, unaugmented subset of the training set on which checkpoints are compared."""
     n = len(problem.train)
-    wanted = min(n, max(config.judge_targets, 2 * SOLVED_FACTOR * config.size))
+    wanted = config.judging(n)
     if wanted == n:
         return problem.train
     return problem.train.take(balanced(problem.codes, problem.classes, wanted, key=generator(key, Stream.JUDGE)))
@@ -406,7 +410,9 @@ def run(
 
 def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> LabelledSet:
     """The distilled set of a checkpoint: its points, with labels solved on the whole training set in that mode."""
-    if config.mode(len(problem.train)) != "solved":
+    n = len(problem.train)
+    # Where all of the training set judges, a checkpoint has these labels: at 10,000 points they take minutes.
+    if config.mode(n) != "solved" or config.judging(n) == n:
         return LabelledSet(checkpoint.x, checkpoint.y)
     kernels = kernels_of(config, checkpoint.log_params)
     solution = solve_labels(kernels, checkpoint.x, problem.train, config.ridge, plan=config.plan)

@@ -71,6 +71,11 @@ class Work:
     memory_of_planes: int = 0
 
     @property
+    def solves_again(self) -> bool:
+        """Whether labels are solved once more, for publication: they are those of the judgement where all judge."""
+        return self.solved and self.judging < self.training
+
+    @property
     def rows(self) -> int:
         """Rows of a tile in a step."""
         return Plan().rows(self.batch, self.support, self.width, self.itemsize)
@@ -156,7 +161,7 @@ def predict(work: Work, rates: Sequence[Rates], pace: Pace, *, compiled: bool = 
     return Prediction(
         preparing=preparing_seconds(work, pace),
         learning=learning,
-        publishing=solving_seconds(work, rates, pace, work.training) if work.solved else 0.0,
+        publishing=solving_seconds(work, rates, pace, work.training) if work.solves_again else 0.0,
         measuring=measuring_seconds(work, rates, pace),
         step=step,
         judgement=judgement,

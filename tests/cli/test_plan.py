@@ -111,35 +111,3 @@ def test_measurements_are_kept_until_the_machine_changes(tmp_path: Path, monkeyp
     assert planning.Store(path, again=True).known(Rates, "rbf", lambda: other) == other
     monkeypatch.setattr(machine, "cores", lambda: 999)
     assert planning.Store(path).known(Rates, "rbf", lambda: other) == other
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/", {"memory.max": "1000"}, 1000),
-        ("0::/a/b", {"a/memory.max": "2000", "a/b/memory.max": "max"}, 2000),
-        ("0::/a", {"a/memory.max": "max"}, None),
-        ("5:cpu:/x\n4:memory:/y", {"memory/y/memory.limit_in_bytes": "3000"}, 3000),
-        ("4:memory:/y", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("", {}, None),
-    ],
-    ids=["version 2", "an outer group", "no limit", "version 1", "none of version 1", "no groups"],
-)
-def test_control_groups_limit_memory(
-    groups: str, files: dict[str, str], limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cgroup").write_text(groups)
-    for name, text in files.items():
-        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fs" / name).write_text(text + "\n")
-    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "fs")
-    monkeypatch.setattr(machine, "CGROUP_OF_PROCESS", tmp_path / "cgroup")
-    assert machine.memory_limit() == (machine.physical_memory() if limit is None else limit)
-
-
-def test_the_machine_is_known_where_files_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_lines", lambda _: [])
-    assert machine.identity()["cores"] >= 1
-    assert machine.free_memory() is None
-    assert machine.resident() == machine.peak_memory() > 0
-    assert machine.memory_limit() == machine.physical_memory()

@@ -16,7 +16,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
-from kip import runs
+from kip import machine, runs
 from kip._version import __version__
 from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, reproduce, transfer
 
@@ -54,6 +54,7 @@ def build(config: Sequence[Any] = ()) -> App:
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line on `tokens`, by default those of this process; give the exit status."""
     _forgive_encodings()
+    machine.name_processor_to_blas()
     tokens = options.with_augment_named(sys.argv[1:] if tokens is None else list(tokens))
     try:
         app = build(_config(tokens))

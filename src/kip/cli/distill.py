@@ -178,9 +178,9 @@ def _assembled(task: Task, learned: Learned, watch: Watch, *, solved: bool) -> D
     from kip import api
     from kip.cli.watch import pass_pairs
 
-    if not solved:
-        return api.assemble(task, learned.checkpoint)
     kernels, train = task.config.kernels, task.problem.train
+    if not solved or task.config.judging(len(train)) == len(train):
+        return api.assemble(task, learned.checkpoint)
     total = pass_pairs(kernels, task.config.size, train.x, len(train), task.config.plan)
     with watch.over("solving for the labels on the training set", kernels, total):
         return api.assemble(watch.task(task), learned.checkpoint)

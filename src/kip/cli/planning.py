@@ -29,7 +29,6 @@ from kip.data.checks import megabytes
 from kip.files import read_json, sha256, write_json
 from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
-from kip.kip import SOLVED_FACTOR
 from kip.plan import FULL_LIMIT, Pace, Prediction, Rates, Work, predict, remedy, steps_within
 
 MOST_ENTRIES = 500
@@ -125,7 +124,7 @@ def work_of(dataset: Dataset, outline: Outline, running: RunOptions) -> Work:
         batch=options.batch or n,
         steps=options.steps,
         judge_every=options.judge_every,
-        judging=min(n, max(config.judge_targets, 2 * SOLVED_FACTOR * options.size)),
+        judging=config.judging(n),
         solved=config.mode(n) == "solved",
         augmented=(options.augment or "none") != "none",
         whitened=options.preprocess.startswith("zca"),

@@ -32,7 +32,7 @@ NOTEBOOK = "σ_b² = 1e-2, as in the paper's public notebook, instead of 1e-4"
 LARGE = 5_000
 """From this many images on, a run has more minutes."""
 
-STEPS_OF_LARGE = {5_000: 40, 10_000: 10}
+STEPS_OF_LARGE = {5_000: 120, 10_000: 16}
 """Steps of ours there: a rate that decays must know how many there will be."""
 
 ONE_SAMPLE = "one sample instead of three"
