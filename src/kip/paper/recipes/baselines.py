@@ -32,7 +32,7 @@ NOTEBOOK = "σ_b² = 1e-2, as in the paper's public notebook, instead of 1e-4"
 LARGE = 5_000
 """From this many images on, a run has more minutes."""
 
-STEPS_OF_LARGE = {5_000: 120, 10_000: 16}
+STEPS_OF_LARGE = {5_000: 80, 10_000: 10}
 """Steps of ours there: a rate that decays must know how many there will be."""
 
 ONE_SAMPLE = "one sample instead of three"
@@ -108,7 +108,7 @@ def _ours(number: published.Cell) -> Cell:
         steps=STEPS_OF_LARGE[number.support] if large else None,
         seeds=(0, 1, 2) if number.support <= 100 else (0,),
     )
-    deviations = (f"{work.steps} steps, about what half an hour gives",) if large else ()
+    deviations = (f"{work.steps} steps, what a quarter to half an hour of a core gives",) if large else ()
     return Cell(
         id=f"{recipe}/{name.replace('-kip-al', '-ours')}",
         work=work,

@@ -211,5 +211,5 @@ def _augmented(number: published.Cell) -> Kip:
         learning_rate=RATES[number.dataset],
         schedule="constant",
         corruption=number.rho,
-        seconds=600.0 if number.dataset == "mnist" else 900.0,
+        seconds=600.0,
     )
