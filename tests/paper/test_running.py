@@ -142,6 +142,14 @@ def test_labels_are_solved_and_the_whole_training_set_fits(tmp_path: Path) -> No
     assert whole.details == {"solver": "Cholesky"}
 
 
+def test_the_kernel_that_is_tested_sees_the_images_its_own_way(tmp_path: Path) -> None:
+    work = works.Solved(data="digits", kernel="fc1", size=20, tested="rbf", natural=True, seeds=(0,))
+    as_fc1 = running.run(work, context(tmp_path))
+    whitened = running.run(dataclasses.replace(work, tested_preprocess="zca"), context(tmp_path))
+    expected = works.Solved(data="digits", kernel="rbf", size=20, preprocess="zca", natural=True, seeds=(0,))
+    assert whitened.accuracies == running.run(expected, context(tmp_path)).accuracies != as_fc1.accuracies
+
+
 def test_a_killed_fit_of_the_whole_training_set_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "DIRECT_LIMIT", 100)
     monkeypatch.setattr(large, "fit", functools.partial(large.fit, rank=100))  # fewer landmarks than points

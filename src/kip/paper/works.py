@@ -41,7 +41,8 @@ class Whole:
 class Solved:
     """Label Solve on class-balanced samples; `targets` None takes the whole training set.
 
-    `tested` names another kernel to predict with; `natural` leaves the labels as they are, for comparison.
+    `tested` names another kernel to predict with, `tested_preprocess` how it sees the images where that is not as
+    `kernel` does; `natural` leaves the labels as they are, for comparison.
     """
 
     data: str
@@ -51,6 +52,7 @@ class Solved:
     targets: int | None = None
     tested: str | None = None
     natural: bool = False
+    tested_preprocess: str | None = None
     seeds: tuple[int, ...] = SAMPLES
 
 
@@ -163,7 +165,7 @@ def plain(work: Any) -> dict[str, Any]:
     return {"kind": type(work).__name__.lower(), **json.loads(json.dumps(values))}
 
 
-_LATER = ("patience",)
+_LATER = ("patience", "tested_preprocess")
 """Fields that came after the first results: left out where they are None, so that a record from before is still of
 its work."""
 

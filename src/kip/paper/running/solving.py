@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -99,36 +100,36 @@ class _Coefficients:
 
 def solved(work: Solved, context: Context) -> Result:
     """Label Solve, a sample a seed; with `tested`, predicted by that kernel."""
-    data: Ready | None = None
+
+    @functools.cache
+    def seen(preprocess: str) -> Ready:
+        return ready(context.load(work.data), preprocess)
+
     outcomes = []
     for seed in work.seeds:
         context.check()
         folder = context.folder / name(work) / f"s{seed}"
-
-        def compute(seed: int = seed) -> dict[str, Any]:
-            nonlocal data
-            data = data or ready(context.load(work.data), work.preprocess)
-            return _solved(work, seed, data, context)
-
-        outcomes.append(kept(folder, compute))
+        outcomes.append(kept(folder, functools.partial(_solved, work, seed, seen, context)))
         context.say(f"  sample {seed}: {100 * outcomes[-1]['accuracy']:.2f} %, {outcomes[-1]['seconds']:.0f} s")
     accuracies = tuple(outcome["accuracy"] for outcome in outcomes)
     return Result(accuracies, sum(outcome["seconds"] for outcome in outcomes), cores=most_cores(outcomes))
 
 
-def _solved(work: Solved, seed: int, data: Ready, context: Context) -> dict[str, Any]:
+def _solved(work: Solved, seed: int, seen: Callable[[str], Ready], context: Context) -> dict[str, Any]:
+    data, data_tested = seen(work.preprocess), seen(work.tested_preprocess or work.preprocess)
     start = time.monotonic()
     own = _watched(work.kernel, context)
     tested = own if work.tested is None else _watched(work.tested, context)
     targets = data.train
     if work.targets is not None and work.targets < len(targets):
         targets = targets.take(np.sort(data.draw(work.targets, seed=seed, stream=Stream.TARGET)))
-    support = data.train.take(data.draw(work.size, seed=seed))
+    rows = data.draw(work.size, seed=seed)
+    support = data.train.take(rows)
     plan = Plan(tile=LARGE_TILE) if work.size >= LARGE else Plan()
     y = support.y
     if not work.natural:
         y = solve_labels([own], support.x, targets, Ridge(), plan=plan).y
-    scores = _scores(tested, LabelledSet(support.x, y), data.test.x)
+    scores = _scores(tested, LabelledSet(data_tested.train.x[rows], y), data_tested.test.x)
     return {"accuracy": accuracy(scores, data.test_codes), "seconds": time.monotonic() - start}
 
 
