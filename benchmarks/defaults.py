@@ -67,7 +67,9 @@ GRID: dict[tuple[str, int], list[dict]] = {
         {"steps": 600, "learning_rate": 1.0, "batch": 6000, "augment": "flips"},
         {"steps": 800, "learning_rate": 0.3, "batch": 6000, "augment": "photos:0.032", "kernel": "fc1"},
         {"steps": 800, "learning_rate": 0.3, "batch": 6000, "augment": "photos", "kernel": "fc1"},
-        {"steps": 800, "learning_rate": 1.0, "batch": 6000, "augment": "photos:0.032", "kernel": "fc1"},
+        {"steps": 800, "learning_rate": 1.0, "batch": 6000, "augment": "photos", "kernel": "fc1"},
+        {"steps": 800, "learning_rate": 3.0, "batch": 6000, "augment": "photos", "kernel": "fc1"},
+        {"steps": 800, "learning_rate": 0.1, "batch": 6000, "augment": "photos", "kernel": "fc1"},
     ],
 }
 """Settings by data set and size; what is not said is a default, with labels solved. Kernels are not to be compared with

@@ -39,6 +39,7 @@ def results(tmp_path: Path) -> Path:
     put(tmp_path, "mnist-sweep-mse/natural-1000-rho0", 92.5)
     put(tmp_path, "label-solve/mnist-fc1-10-of-500", 50.0, 52.0)
     put(tmp_path, "kernel-transfer/fc1-10", 25.0)
+    put(tmp_path, "label-transfer/myrtle10-labels-fc1-10", 15.0)
     put(tmp_path, "claims/image-init", details=CLAIM)
     return tmp_path
 
@@ -63,6 +64,8 @@ def test_what_the_paper_gives_no_number_for_is_listed(results: Path) -> None:
     text = (results / "README.md").read_text(encoding="utf-8")
     assert "| MNIST, FC1, 10 images | **51.00±1.41** | – |" in text
     assert "| fc1 | **25.00** | – | – |" in text
+    assert "| 10 images | tested with myrtle10 | tested with fc1 |" in text
+    assert "| myrtle10 labels |  | **15.00** |" in text
     assert "> We found image initialization to perform better." in text
     assert "Image initialisation does better than noise initialisation.** Holds in part." in text
     assert "- ✓ images do better\n- ✗ always (within the noise of the runs)\n" in text
@@ -74,13 +77,14 @@ def test_what_was_tried_with_other_settings_is_told(results: Path) -> None:
     records = store.read(results, "mnist-baselines")
     older = {**records[1], "measured": {"mean": 70.0, "deviation": None}}
     older["work"] = {**older["work"], "batch": 100}
+    del older["work"]["schedule"]  # as if it had come later
     older["details"] = records[1]["details"] = {"options": {"augment": "digits"}}
     oldest = {**older, "work": records[1]["work"], "details": {"options": {"augment": "none"}}}
     write_json(results / "mnist-baselines.json", [oldest, older, *records])
     page.write(results)
     text = (results / "README.md").read_text(encoding="utf-8")
     assert "- `rbf-kip-10` with augment none: 70.00\n" in text  # a default that has changed since
-    assert "- `rbf-kip-10` with batch 100: 70.00\n" in text
+    assert "- `rbf-kip-10` with batch 100, no schedule: 70.00\n" in text
     assert "89.60±0.09 / **80.00** ↓" in text
 
 

@@ -122,9 +122,15 @@ def _learned_with(cell: Cell) -> tuple[str, str]:
     return name, f"{size} images"
 
 
+def _exchanged(cell: Cell) -> tuple[str, str]:
+    labels, _, tested = cell.name.rpartition("-")[0].partition("-labels-")
+    return f"{labels} labels", f"tested with {tested}"
+
+
 AXES: dict[str, tuple[str, Callable[[Cell], tuple[str, str]]]] = {
     "label-solve": ("labels solved on targets", _labelled),
     "kernel-transfer": ("learned with", _learned_with),
+    "label-transfer": ("10 images", _exchanged),
 }
 """Experiments whose cells vary in two ways: what the rows are, and the row and the column of a cell."""
 
@@ -228,7 +234,8 @@ def _tried(recipe: Recipe, measured: Measured) -> str:
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in before.items() if now.get(key) != value)
+    words = [f"{key} {value}" for key, value in before.items() if now.get(key) != value]
+    return ", ".join(words + [f"no {key}" for key in now if key not in before])  # a setting that is new since
 
 
 def _seconds(record: store.Record) -> float:
