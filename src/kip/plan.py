@@ -239,16 +239,18 @@ def solving_seconds(work: Work, rates: Sequence[Rates], pace: Pace, targets: int
     """Label Solve on so many targets: K_ts, its QR folded tile by tile, and one decomposition."""
     n = work.size
     kernels = sum(_system(work, r, n) + _forward(r, n, targets) for r in rates)
-    tiles, rows = work.tiles(targets), work.rows_of(targets)
-    first = _qr(min(rows, targets), n + work.classes)
-    folds = first + (tiles - 1) * (first + _qr(2 * (n + work.classes), n + work.classes))
-    unit = pace.fold / _qr(pace.rows, pace.order)
+    unit = pace.fold / _folds(pace.rows, pace.order, 1)
+    folds = _folds(targets, n + work.classes, work.tiles(targets))
     return kernels + len(rates) * (folds * unit + 2.0 * n**3 * unit) + pace.svd * (n / pace.order) ** 3
 
 
-def _qr(rows: float, columns: float) -> float:
-    """Operations of a QR without Q; rows that are fewer than columns are their own triangle."""
-    return 0.0 if rows <= columns else 2.0 * columns**2 * (rows - columns / 3)
+def _folds(rows: float, columns: float, tiles: int) -> float:
+    """Operations of a QR without Q of so many rows: those of every tile folded, then the triangles of two tiles.
+
+    A tile with fewer rows than columns has no triangle of its own, and goes into that of all.
+    """
+    triangles = tiles - 1 if rows > tiles * columns else 0
+    return 2.0 * columns**2 * (rows + triangles * columns / 3)
 
 
 def preparing_seconds(work: Work, pace: Pace) -> float:

@@ -20,6 +20,7 @@ from kip.kernels import Kernel
 from kip.kernels.inner import InnerProductKernel
 from kip.kip import Config, Problem, State
 from kip.krr import calm_threads
+from kip.labels import fold
 from kip.plan import FRESH, Pace, Rates, Work
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, aligned_empty, one_hot
@@ -154,8 +155,8 @@ def measure_pace(work: Work, points: Points, clock: Clock, drawn: float, residen
     rng = np.random.default_rng(0)
     order = min(work.size + work.classes, ORDER)
     height = max(2 * order, min(work.rows_of(work.training), work.training))
-    matrix = rng.standard_normal((height, order))
-    _, fold = timed(lambda: scipy.linalg.qr(matrix, mode="r", check_finite=False), clock)
+    matrix = np.asfortranarray(rng.standard_normal((height, order)))
+    _, folded = timed(lambda: fold(np.zeros((order, order), order="F"), matrix.copy(order="F")), clock)
     _, svd = timed(lambda: scipy.linalg.svd(matrix[:order], full_matrices=False, check_finite=False), clock)
     prepared, applied = _preprocessing(work, points, rng, clock)
     flat = rng.standard_normal((_sample(work), work.width), np.float32)
@@ -163,7 +164,7 @@ def measure_pace(work: Work, points: Points, clock: Clock, drawn: float, residen
     return Pace(
         order=order,
         rows=height,
-        fold=fold,
+        fold=folded,
         svd=svd,
         eigen=_eigen(work, rng, clock),
         prepared=prepared,

@@ -35,6 +35,9 @@ LARGE = 5_000
 STEPS_OF_LARGE = {5_000: 80, 10_000: 10}
 """Steps of ours there: a rate that decays must know how many there will be."""
 
+JUDGED_OF_LARGE = {10_000: 10}
+"""Every how many steps they are judged: there a judgement takes as long as two steps."""
+
 ONE_SAMPLE = "one sample instead of three"
 FEW = 10
 SAMPLED = {"fc1": LARGE, "myrtle5": FEW}
@@ -106,6 +109,7 @@ def _ours(number: published.Cell) -> Cell:
         kernel=number.architecture.lower(),
         size=number.support,
         steps=STEPS_OF_LARGE[number.support] if large else None,
+        judge_every=JUDGED_OF_LARGE.get(number.support),
         seeds=(0, 1, 2) if number.support <= 100 else (0,),
     )
     deviations = (f"{work.steps} steps, what a quarter to half an hour of a core gives",) if large else ()
