@@ -224,6 +224,23 @@ def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -
     assert len(running.run(learned, context(tmp_path)).accuracies) == 2
 
 
+def test_each_network_has_a_draw_of_its_own_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    seen, train = [], training.train
+    monkeypatch.setattr(training, "train", lambda *a, **k: seen.append((a, k)) or train(*a, **k))
+    support = works.Natural(data="digits", size=50, corruption=0.5, redrawn=True)
+    work = dataclasses.replace(NETWORK, support=support, losses=("xent",), read_outs=("drawn", "zero"))
+    result = running.run(work, context(tmp_path))
+    assert len(result.accuracies) == len(result.details["chosen"]["step"]) == 2
+    assert result.details["chosen"]["read_out"] in work.read_outs
+    tried, networks = seen[:2], seen[2:]
+    assert [arguments[2].read_out for arguments, _ in tried] == ["drawn", "zero"]
+    assert [options["seeds"] for _, options in networks] == [(0,), (1,)]
+    first, second = (arguments[1].x for arguments, _ in networks)
+    assert first.shape == second.shape
+    assert (first != second).reshape(50, -1).any(axis=1).all()
+
+
 def test_a_network_that_no_longer_improves_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
     network = dataclasses.replace(NETWORK, losses=("xent",), steps=2_000, width=16, patience=50, seeds=(0,))

@@ -81,7 +81,7 @@ def _counts(work: Any) -> dict[str, float]:
     data = work.data
     d, n_t, tests = _width(data), TRAINING[data], TESTS[data]
     if isinstance(work, Network):
-        tried = len(work.losses) * len(work.learning_rates)
+        tried = len(work.losses) * len(work.learning_rates) * len(work.read_outs)
         trainings = 1 + (tried / len(work.seeds) if tried > 1 else 0)  # settings are tried with one seed
         seen = work.steps * (work.batch or work.support.size) + work.steps / work.watch_every * work.watch / 3
         return {"network flop": 6.0 * (trainings * seen + tests / 3) * _multiplications(work)}

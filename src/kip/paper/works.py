@@ -94,20 +94,24 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Natural:
-    """A class-balanced sample of natural images with their labels, corrupted where asked."""
+    """A class-balanced sample of natural images with their labels, corrupted where asked.
+
+    `redrawn` draws images, mask and noise anew for each of the network's seeds.
+    """
 
     data: str
     size: int
     corruption: float = 0.0
+    redrawn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """A network trained on a support set, natural or learned; a seed is an initialisation of the network.
 
-    The step to stop at, and one of `losses` and `learning_rates`, are chosen on `watch` training images; `patience`
-    is how many steps may go by without a better one. `width` None is the network's own; `batch` None takes all images
-    each step.
+    The step to stop at, and one of `losses`, `learning_rates` and `read_outs` (how the last layer starts), are chosen
+    on `watch` training images; `patience` is how many steps may go by without a better one. `width` None is the
+    network's own; `batch` None takes all images each step.
     """
 
     data: str
@@ -123,6 +127,7 @@ class Network:
     watch: int = 5_000
     watch_every: int = 25
     patience: int | None = None
+    read_outs: tuple[str, ...] = ("auto",)
     seeds: tuple[int, ...] = NETWORKS
 
 
@@ -165,13 +170,13 @@ def plain(work: Any) -> dict[str, Any]:
     return {"kind": type(work).__name__.lower(), **json.loads(json.dumps(values))}
 
 
-_LATER = ("patience", "tested_preprocess")
-"""Fields that came after the first results: left out where they are None, so that a record from before is still of
-its work."""
+_LATER = {"patience": None, "tested_preprocess": None, "redrawn": False, "read_outs": ("auto",)}
+"""Fields that came after the first results: left out where they have this value, so that a record from before is still
+of its work."""
 
 
 def _without_later(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in items if value is not None or key not in _LATER}
+    return {key: value for key, value in items if key not in _LATER or value != _LATER[key]}
 
 
 def parts(work: Work) -> list[Any]:

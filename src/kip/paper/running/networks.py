@@ -46,13 +46,12 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
     from kip.nets.training import train
 
     data = ready(context.load(work.data))
-    support = natural(work.support, data) if isinstance(work.support, Natural) else _set(learned)
     watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.JUDGE)))
 
-    def trained(settings: Settings, seeds: tuple[int, ...]) -> Trained:
+    def trained(settings: Settings, seeds: tuple[int, ...], draw: int) -> Trained:
         found = train(
             work.net,
-            support,
+            natural(work.support, data, draw) if isinstance(work.support, Natural) else _set(learned),
             settings,
             seeds=seeds,
             watch=watch,
@@ -62,26 +61,51 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
         )
         context.check()  # what was stopped half-way is not a result
         share = 100 * found.validation_accuracy
-        context.say(f"  {settings.loss}, rate {settings.learning_rate:g}: {share:.1f} % of training images")
+        context.say(f"  {_words(settings)}: {share:.1f} % of training images")
         return found
 
     def tried(settings: Settings) -> dict[str, Any]:
         """What one seed comes to; kept, so that a killed grid goes on."""
-        found = trained(settings, work.seeds[:1])
+        found = trained(settings, work.seeds[:1], draw=0)
         return {"watched": found.validation_accuracy, "seconds": found.seconds}
 
     settings = _settings(work)
     grid = {}
     if len(settings) > 1:
         for each in settings:
-            grid[each] = kept(folder / f"{each.loss}-{each.learning_rate:g}", functools.partial(tried, each))
+            grid[each] = kept(folder / _trial(each), functools.partial(tried, each))
     chosen = max(grid, key=lambda each: grid[each]["watched"], default=settings[0])
-    best = trained(chosen, work.seeds)
+    best = [trained(chosen, seeds, draw) for draw, seeds in _draws(work)]
     return {
-        "accuracies": [accuracy(outputs, data.test_codes) for outputs in best.predict(data.test.x)],
-        "chosen": {"step": best.chosen_step, "loss": chosen.loss, "learning_rate": chosen.learning_rate},
-        "seconds": best.seconds + sum(each["seconds"] for each in grid.values()),
+        "accuracies": [
+            accuracy(outputs, data.test_codes) for networks in best for outputs in networks.predict(data.test.x)
+        ],
+        "chosen": {
+            "step": [networks.chosen_step for networks in best] if len(best) > 1 else best[0].chosen_step,
+            "loss": chosen.loss,
+            "learning_rate": chosen.learning_rate,
+            **({"read_out": chosen.read_out} if chosen.read_out != "auto" else {}),
+        },
+        "seconds": sum(networks.seconds for networks in best) + sum(each["seconds"] for each in grid.values()),
     }
+
+
+def _draws(work: Network) -> list[tuple[int, tuple[int, ...]]]:
+    """Which draw of the support set each seed's network is trained on: seeds with the same draw train together."""
+    if isinstance(work.support, Natural) and work.support.redrawn:
+        return [(seed, (seed,)) for seed in work.seeds]
+    return [(0, work.seeds)]
+
+
+def _words(settings: Settings) -> str:
+    read_out = "" if settings.read_out == "auto" else f", last layer {settings.read_out}"
+    return f"{settings.loss}, rate {settings.learning_rate:g}{read_out}"
+
+
+def _trial(settings: Settings) -> str:
+    """The folder of a trial within the grid."""
+    read_out = "" if settings.read_out == "auto" else f"-{settings.read_out}"
+    return f"{settings.loss}-{settings.learning_rate:g}{read_out}"
 
 
 def _settings(work: Network) -> list[Settings]:
@@ -96,17 +120,18 @@ def _settings(work: Network) -> list[Settings]:
             batch=work.batch,
             width=work.width,
             parameterisation=work.parameterisation,
+            read_out=read_out,
         )
-        for loss, rate in itertools.product(work.losses, work.learning_rates)
+        for loss, rate, read_out in itertools.product(work.losses, work.learning_rates, work.read_outs)
     ]
 
 
-def natural(support: Natural, data: Ready) -> LabelledSet:
+def natural(support: Natural, data: Ready, draw: int = 0) -> LabelledSet:
     """A class-balanced sample of the training set, with ρ of each image's coordinates replaced by noise."""
-    chosen = data.train.take(data.draw(support.size, seed=0))
+    chosen = data.train.take(data.draw(support.size, seed=draw))
     if support.corruption == 0:
         return chosen
-    x, _ = Corruption(support.corruption).apply(chosen.x, key=0)
+    x, _ = Corruption(support.corruption).apply(chosen.x, key=draw)
     return LabelledSet(x, chosen.y)
 
 
