@@ -153,10 +153,10 @@ def test_float32_holds_at_identical_and_opposite_images(name: str) -> None:
 def test_compiled_code_is_shared_between_values_of_the_parameters() -> None:
     x = np.random.default_rng(0).normal(size=(7, 11))
     RBF(1.0).gram(x, x)
-    before = inner._gram._cache_size()
+    before = inner._profiled._cache_size()
     for gamma in (0.5, 2.0, 3.0):
         RBF(gamma).gram(x, x)
-    assert inner._gram._cache_size() == before
+    assert inner._profiled._cache_size() == before
 
 
 @pytest.mark.parametrize(

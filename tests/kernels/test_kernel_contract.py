@@ -40,7 +40,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def build(spec: str, engine: str | None) -> Kernel:
     if engine is not None and "&" in spec:  # inner-product kernels take no engine
         left, right = spec.split("&")
-        return kip.kernel(left, engine) + kip.kernel(right)
+        return kip.kernel(left, engine) & kip.kernel(right)
     return kip.kernel(spec, engine)
 
 
@@ -159,7 +159,7 @@ def test_spec_names_the_kernel(spec: str, engine: str | None) -> None:
 def test_sums_and_multiples_are_kernels() -> None:
     x, rbf, fc = points(0), kip.kernel("rbf"), kip.kernel("fc1:nngp")
     expected = 3 * (rbf.gram(x) + 0.5 * fc.gram(x))
-    combined = 3 * (rbf + 0.5 * fc)
+    combined = 3 * (rbf & 0.5 * fc)
     assert combined.spec == "3*rbf&1.5*fc1:nngp"
     assert_close(combined.gram(x), expected, "rounding")
     assert_close(kip.kernel(combined.spec).gram(x), expected, "rounding")

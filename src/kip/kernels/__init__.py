@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from kip.kernels.base import Kernel, on_cpu
 from kip.kernels.inner import FC, RBF, Linear
+from kip.kernels.traced import OWN, FunctionKernel
 
-__all__ = ["Kernel", "family", "kernel"]
+__all__ = ["Kernel", "KernelLike", "family", "kernel"]
 
 ENGINES = ("jax", "numba")
 _NAMES = ("linear", "rbf", "fc1", "fc2", "fc3", "conv1", "conv2", "conv3", "convnet3", "myrtle5", "myrtle7", "myrtle10")
 
 
-def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
+KernelLike = str | Kernel | Callable[[Any, Any], Any]
+"""What names a kernel: a spec, a kernel, or a function of two sets of points written with jax.numpy."""
+
+
+def kernel(spec: KernelLike, engine: str | None = None) -> Kernel:
     """Return the kernel that `spec` names.
 
     A name, then options after colons: `"rbf:gamma=0.5"`, `"fc2:nngp"`, `"fc1:standard=1024"` (standard parameterisation
     and its hidden width; the NTK parameterisation is the default), `"fc1:weight_variance=2:bias_variance=1e-4"`. Sums
     and positive multiples are written `"0.5*rbf&fc1"`. `engine` is "jax" or "numba" (convolutional kernels on a
-    CPU), never with a silent fall-back; None chooses by device.
+    CPU), never with a silent fall-back; None chooses by device. A function of two sets of points, written with
+    jax.numpy, becomes a kernel of one's own (see `kip.kernels.traced.FunctionKernel`).
 
     >>> import numpy as np, kip
     >>> x = np.eye(3)
@@ -33,9 +39,16 @@ def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
     """
     if isinstance(spec, Kernel):
         return spec
+    if callable(spec):
+        return FunctionKernel(spec)
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"`engine` must be one of {', '.join(ENGINES)} or None; got {engine!r}")
     text = spec.strip()
+    if OWN in text:
+        raise ValueError(
+            f"{spec!r} is a kernel of one's own, which no string can rebuild; pass the kernel itself, "
+            "as in kip.load(folder, kernel=mine)"
+        )
     if "+" in re.sub(r"e\+", "e", text):
         raise ValueError(
             f"{spec!r} names a family of kernels: pass it where a family is taken, or write 'a&b' for a sum"
@@ -43,20 +56,20 @@ def kernel(spec: str | Kernel, engine: str | None = None) -> Kernel:
     total: Kernel | None = None
     for part in text.split("&"):
         term = _term(part.strip(), engine)
-        total = term if total is None else total + term
+        total = term if total is None else total & term
     assert total is not None
     return total
 
 
-def family(spec: str | Kernel | Sequence[str | Kernel], engine: str | None = None) -> tuple[Kernel, ...]:
+def family(spec: KernelLike | Sequence[KernelLike], engine: str | None = None) -> tuple[Kernel, ...]:
     """Return the kernels of a family: `"fc1+conv2"`, a list of names or kernels, or a single one.
 
     >>> import kip
     >>> [kernel.spec for kernel in kip.family("rbf:gamma=0.5+fc2:nngp")]
     ['rbf:gamma=0.5', 'fc2:nngp']
     """
-    if isinstance(spec, Kernel):
-        return (spec,)
+    if isinstance(spec, Kernel) or callable(spec):
+        return (kernel(spec, engine),)
     parts = re.split(r"(?<![0-9]e)\+", spec) if isinstance(spec, str) else list(spec)
     if not parts:
         raise ValueError("`kernel` names no kernel; give one such as 'rbf', or a family such as 'fc1+conv2'")

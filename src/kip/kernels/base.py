@@ -1,6 +1,7 @@
-"""The contract of a kernel: its Gram matrix, and the pullback of that matrix to its first argument.
+"""The contract of a kernel: Gram matrices, and a kernel bound to its support set that visits targets tile by tile.
 
-The algorithms know a kernel only through `Kernel.gram` and `Kernel.vjp`, so an engine need not be JAX.
+The algorithms know a kernel only through what is declared here. Nothing asks for its type: a kernel states itself what
+it costs, where it can run and how it is written down.
 """
 
 from __future__ import annotations
@@ -8,23 +9,56 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 Params = dict[str, Any]
 """A kernel's learnable hyper-parameters: a pytree of positive numbers, empty where there are none."""
 
-Pull = Callable[[np.ndarray], tuple[np.ndarray, Params]]
-"""Maps a cotangent of K(x1, x2), shape (n1, n2), to the cotangents of `x1` and of `Kernel.params`."""
+Total = Any
+"""A pytree of arrays that can be added: cotangents of the representation of a support set and of `Kernel.params`."""
+
+Pull = Callable[[Any], Total]
+"""Maps a cotangent of K(X_s, x_tile), shape (n_s, n_tile), to its `Total`."""
+
+EXPENSIVE = 1_000.0
+"""Operations per pair, beyond an inner product, from which a kernel counts as expensive."""
+
+
+class Bound(abc.ABC):
+    """A kernel bound to its support set X_s.
+
+    What depends on X_s alone (norms, variance maps, features) is computed once, when the kernel is bound. Then tiles of
+    targets are visited, each of which gives a cotangent the size of the support set, whatever the size of the tile.
+    These add up, and `finish` takes the sum the rest of the way back to X_s and to the hyper-parameters.
+    """
+
+    x: Any
+
+    @abc.abstractmethod
+    def tile(self, x_tile: Any) -> tuple[Any, Pull]:
+        """K(X_s, x_tile), shape (n_s, n_tile), and its pullback."""
+
+    @abc.abstractmethod
+    def own(self) -> tuple[Any, Pull]:
+        """K_ss in float64 and its pullback, which takes a symmetric cotangent: X_s is both arguments."""
+
+    @abc.abstractmethod
+    def finish(self, total: Total) -> tuple[Any, Params]:
+        """The cotangents of X_s and of the hyper-parameters, from the sum of what the pullbacks gave."""
 
 
 class Kernel(abc.ABC):
     """A positive semi-definite function K(x, x′) of two points, evaluated on sets of points.
 
     Points are images (n, h, w, ch) or vectors (n, d). Every method computes in the dtype of its inputs (float64 in,
-    float64 out; anything else is float32), whatever JAX's global switch says.
+    float64 out; anything else is float32), whatever JAX's global switch says. NumPy arrays give NumPy arrays; where a
+    kernel is `traceable`, JAX arrays give JAX arrays, inside a compiled function too.
     """
 
     @property
@@ -32,14 +66,36 @@ class Kernel(abc.ABC):
     def spec(self) -> str:
         """The canonical string from which `kip.kernel` rebuilds this kernel."""
 
+    @abc.abstractmethod
+    def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
+        """K(x1, x2), shape (n1, n2); K(x1, x1), exactly symmetric, where `x2` is left out."""
+
+    @abc.abstractmethod
+    def bind(self, x_support: Any) -> Bound:
+        """Bind the kernel to a support set."""
+
+    @abc.abstractmethod
+    def diag(self, x: Any) -> np.ndarray:
+        """K(xᵢ, xᵢ) for every point, shape (n,)."""
+
+    def cost(self, shape: tuple[int, ...]) -> float:
+        """About how many operations a pair of points of `shape` takes beyond an inner product."""
+        del shape
+        return 50.0
+
+    def expensive(self, shape: tuple[int, ...]) -> bool:
+        """Whether a pair of points costs so much that a step should see fewer targets."""
+        return self.cost(shape) >= EXPENSIVE
+
     @property
     def concurrent(self) -> bool:
         """Whether a pass gains by visiting tiles in several threads; not where the engine fills all cores by itself."""
         return False
 
-    def held(self) -> Kernel:
-        """Return this kernel with its hyper-parameters held: a pullback may then give {} for their cotangents."""
-        return self
+    @property
+    def traceable(self) -> bool:
+        """Whether the kernel takes JAX arrays, so that a whole pass can run on a device."""
+        return False
 
     @property
     def params(self) -> Params:
@@ -52,25 +108,28 @@ class Kernel(abc.ABC):
             raise ValueError(f"kernel '{self.spec}' has no learnable hyper-parameters; got {sorted(params)}")
         return self
 
-    @abc.abstractmethod
-    def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
-        """K(x1, x2), shape (n1, n2); K(x1, x1), exactly symmetric, where `x2` is left out."""
+    def frozen(self) -> Kernel:
+        """Return this kernel with its hyper-parameters frozen: a pullback may then give {} for their cotangents."""
+        return self
 
-    @abc.abstractmethod
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        """K(x1, x2) and its pullback to `x1` and `params`, shaped like `jax.vjp`.
+    def vjp(self, x1: Any, x2: Any) -> tuple[Any, Callable[[Any], tuple[Any, Params]]]:
+        """K(x1, x2) and its pullback to `x1` and `params`, shaped like `jax.vjp`; `x2` is fixed.
 
-        `x2` is held fixed even where it is the same array: for K(x, x) with a symmetric cotangent the whole
-        derivative is twice what the pullback gives.
+        For one tile. With several, bind the kernel to `x1` once.
         """
+        x1, x2 = common_points(x1, x2)
+        bound = self.bind(x1)
+        k, pull = bound.tile(x2)
+        return k, lambda cotangent: bound.finish(pull(cotangent))
 
-    @abc.abstractmethod
-    def diag(self, x: Any) -> np.ndarray:
-        """K(xᵢ, xᵢ) for every point, shape (n,)."""
+    def __and__(self, other: Kernel) -> Kernel:
+        """Sum of two kernels, written as in a spec: "rbf&fc1"."""
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
-    def __add__(self, other: Kernel) -> Kernel:
-        """Sum of two kernels."""
-        return Sum(self, other)
+    def __add__(self, other: object) -> Kernel:
+        raise TypeError("`+` joins kernels to a family in a spec; write k1 & k2 for their sum, [k1, k2] for a family")
+
+    __radd__ = __add__
 
     def __mul__(self, factor: float) -> Kernel:
         """Positive multiple of a kernel."""
@@ -98,12 +157,19 @@ class Sum(Kernel):
     def spec(self) -> str:
         return f"{self.left.spec}&{self.right.spec}"
 
+    def cost(self, shape: tuple[int, ...]) -> float:
+        return self.left.cost(shape) + self.right.cost(shape)
+
     @property
     def concurrent(self) -> bool:
         return self.left.concurrent and self.right.concurrent
 
-    def held(self) -> Kernel:
-        return Sum(self.left.held(), self.right.held())
+    @property
+    def traceable(self) -> bool:
+        return self.left.traceable and self.right.traceable
+
+    def frozen(self) -> Kernel:
+        return Sum(self.left.frozen(), self.right.frozen())
 
     @property
     def params(self) -> Params:
@@ -115,19 +181,37 @@ class Sum(Kernel):
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         return self.left.gram(x1, x2) + self.right.gram(x1, x2)
 
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        k_left, pull_left = self.left.vjp(x1, x2)
-        k_right, pull_right = self.right.vjp(x1, x2)
-
-        def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
-            x_left, p_left = pull_left(cotangent)
-            x_right, p_right = pull_right(cotangent)
-            return x_left + x_right, {"left": p_left, "right": p_right}
-
-        return k_left + k_right, pull
+    def bind(self, x_support: Any) -> Bound:
+        return _BoundSum(self.left.bind(x_support), self.right.bind(x_support))
 
     def diag(self, x: Any) -> np.ndarray:
         return self.left.diag(x) + self.right.diag(x)
+
+
+class _BoundSum(Bound):
+    """Both parts, each bound; a total is the pair of theirs."""
+
+    def __init__(self, left: Bound, right: Bound) -> None:
+        self.left, self.right = left, right
+
+    @property
+    def x(self) -> Any:  # type: ignore[override]
+        """The support set."""
+        return self.left.x
+
+    def tile(self, x_tile: Any) -> tuple[Any, Pull]:
+        return self._both(self.left.tile(x_tile), self.right.tile(x_tile))
+
+    def own(self) -> tuple[Any, Pull]:
+        return self._both(self.left.own(), self.right.own())
+
+    def _both(self, left: tuple[Any, Pull], right: tuple[Any, Pull]) -> tuple[Any, Pull]:
+        return left[0] + right[0], lambda cotangent: (left[1](cotangent), right[1](cotangent))
+
+    def finish(self, total: Total) -> tuple[Any, Params]:
+        x_left, params_left = self.left.finish(total[0])
+        x_right, params_right = self.right.finish(total[1])
+        return x_left + x_right, {"left": params_left, "right": params_right}
 
 
 class Scaled(Kernel):
@@ -143,12 +227,19 @@ class Scaled(Kernel):
         parts = self.kernel.spec.split("&")  # multiplication binds tighter than the sum sign in a spec
         return "&".join(_multiplied(part, self.factor) for part in parts)
 
+    def cost(self, shape: tuple[int, ...]) -> float:
+        return self.kernel.cost(shape)
+
     @property
     def concurrent(self) -> bool:
         return self.kernel.concurrent
 
-    def held(self) -> Kernel:
-        return Scaled(self.kernel.held(), self.factor)
+    @property
+    def traceable(self) -> bool:
+        return self.kernel.traceable
+
+    def frozen(self) -> Kernel:
+        return Scaled(self.kernel.frozen(), self.factor)
 
     @property
     def params(self) -> Params:
@@ -161,14 +252,49 @@ class Scaled(Kernel):
         k = self.kernel.gram(x1, x2)
         return k * k.dtype.type(self.factor)
 
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        k, pull = self.kernel.vjp(x1, x2)
-        factor = k.dtype.type(self.factor)
-        return k * factor, lambda cotangent: pull(np.asarray(cotangent) * factor)
+    def bind(self, x_support: Any) -> Bound:
+        return _BoundMultiple(self.kernel.bind(x_support), self.factor)
 
     def diag(self, x: Any) -> np.ndarray:
         k = self.kernel.diag(x)
         return k * k.dtype.type(self.factor)
+
+
+class _BoundMultiple(Bound):
+    """The kernel bound; cotangents are multiplied on their way in."""
+
+    def __init__(self, bound: Bound, factor: float) -> None:
+        self.bound, self.factor = bound, factor
+
+    @property
+    def x(self) -> Any:  # type: ignore[override]
+        """The support set."""
+        return self.bound.x
+
+    def tile(self, x_tile: Any) -> tuple[Any, Pull]:
+        return self._times(*self.bound.tile(x_tile))
+
+    def own(self) -> tuple[Any, Pull]:
+        return self._times(*self.bound.own())
+
+    def _times(self, k: Any, pull: Pull) -> tuple[Any, Pull]:
+        return k * k.dtype.type(self.factor), lambda cotangent: pull(cotangent * cotangent.dtype.type(self.factor))
+
+    def finish(self, total: Total) -> tuple[Any, Params]:
+        return self.bound.finish(total)
+
+
+# A bound kernel is a pytree, so that a pass on a device takes one as an argument: its arrays are the leaves.
+jax.tree_util.register_pytree_node(
+    _BoundSum,
+    lambda bound: ((bound.left, bound.right), None),
+    lambda _, parts: _BoundSum(*parts),
+)
+jax.tree_util.register_pytree_node(
+    _BoundMultiple,
+    lambda bound: ((bound.bound,), bound.factor),
+    lambda factor, parts: _BoundMultiple(parts[0], factor),
+)
 
 
 def _multiplied(part: str, factor: float) -> str:
@@ -182,23 +308,25 @@ def number(value: float) -> str:
     return short if float(short) == value else repr(float(value))
 
 
-def as_points(x: Any, name: str = "x") -> np.ndarray:
-    """`x` as a floating array of points: float64 stays, every other dtype becomes float32."""
-    x = np.asarray(x)
+def as_points(x: Any, name: str = "x") -> Any:
+    """`x` as a floating array of points: float64 stays, every other dtype becomes float32; a JAX array stays one."""
+    if not isinstance(x, jax.Array):
+        x = np.asarray(x)
     if x.dtype != np.float64:
-        x = np.asarray(x, np.float32)
+        x = x.astype(np.float32, copy=False) if isinstance(x, np.ndarray) else x.astype(np.float32)
     if x.ndim not in (2, 4):
         raise ValueError(f"`{name}` must be images (n, h, w, channels) or vectors (n, d); got shape {x.shape}")
     return x
 
 
-def common_points(x1: Any, x2: Any) -> tuple[np.ndarray, np.ndarray]:
+def common_points(x1: Any, x2: Any) -> tuple[Any, Any]:
     """Both sets of points in one dtype, checked to have the same shape of point."""
     a, b = as_points(x1, "x1"), as_points(x2, "x2")
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"`x1` and `x2` must hold points of one shape; got {a.shape[1:]} and {b.shape[1:]}")
-    dtype = np.result_type(a, b)
-    return a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    if a.dtype == b.dtype:
+        return a, b
+    return a.astype(np.float64), b.astype(np.float64)
 
 
 def on_cpu() -> bool:
@@ -210,6 +338,17 @@ def on_cpu() -> bool:
     if device is None:
         return jax.default_backend() == "cpu"
     return (device if isinstance(device, str) else device.platform) == "cpu"
+
+
+def on_this_device(function: Callable[[S], T]) -> Callable[[S], T]:
+    """`function` for other threads, with this thread's default device: JAX's settings belong to a thread."""
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+
+    def on_it(argument: S) -> T:
+        with jax.default_device(device):
+            return function(argument)
+
+    return on_it
 
 
 def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:

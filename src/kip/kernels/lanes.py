@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -178,25 +178,34 @@ class Memo:
 
 
 class Room:
-    """Bytes that arrays may take together; each gives back its own when it is forgotten."""
+    """Bytes that arrays may take together; each gives back its own when it is no longer used."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.taken = limit, 0
+        self.limit, self._taken = limit, 0
         self._lock = threading.Lock()
+        # Finalisers run at any moment, inside `array` too: they take no lock, and only add to this.
+        self._given_back: deque[int] = deque()
+
+    @property
+    def taken(self) -> int:
+        """Bytes that are taken now."""
+        with self._lock:
+            return self._settled()
 
     def array(self, wanted: int, *shape: int, dtype: Any) -> np.ndarray:
         """As many of the `wanted` arrays of `shape` as there is room for, stacked."""
         each = int(np.prod(shape)) * np.dtype(dtype).itemsize
         with self._lock:
-            count = min(wanted, (self.limit - self.taken) // each) if each else 0
-            self.taken += count * each
+            count = min(wanted, (self.limit - self._settled()) // each) if each else 0
+            self._taken += count * each
         array = aligned(count, *shape, dtype=dtype)
-        weakref.finalize(array, self._give_back, count * each)
+        weakref.finalize(array, self._given_back.append, count * each)
         return array
 
-    def _give_back(self, size: int) -> None:
-        with self._lock:
-            self.taken -= size
+    def _settled(self) -> int:
+        while self._given_back:
+            self._taken -= self._given_back.popleft()
+        return self._taken
 
 
 @functools.lru_cache(maxsize=16)

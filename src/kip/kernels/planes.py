@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from kip.kernels import relu
-from kip.kernels.base import Kernel, Params, Pull, as_points, common_points, precision
+from kip.kernels.base import Bound, Kernel, Params, as_points, common_points
 from kip.kernels.network import Network, fan_ins
+from kip.kernels.traced import Form, TracedKernel
 
 TILE_BYTES = 1 << 26
 """The planes of a tile of pairs are kept to about this size; differentiation multiplies it by the layers of a level."""
+
+
+OPERATIONS = 40
+"""Of an entry of a plane per layer, about."""
 
 
 class Level(NamedTuple):
@@ -284,27 +290,68 @@ def read_out(recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: 
     return final.k if final.theta is None else final.theta
 
 
-def kernel_pairs(recipe: Recipe, x1: jax.Array, x2: jax.Array, i: Any, j: Any, params: Params) -> jax.Array:
-    """K(x1[i], x2[j]) for index arrays i and j: pure, differentiable, its memory bounded by tiles of pairs."""
-    shape = x1.shape[1:]
-    entries = sum(level.entries for level in levels(recipe.network, shape))
+class Images(NamedTuple):
+    """Images (n, h, w, ch) with their own variances at every spatial ReLU, and that at the read-in."""
 
-    def own(x: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        d = own_variances(recipe.network, x, params)
-        if "relu" not in recipe.network.hidden:
-            return d, jnp.zeros((), x.dtype)
-        return d, _at_read_in(recipe, x, x, d, d, params, True).k
+    x: jax.Array
+    d: list[jax.Array]
+    v: jax.Array
 
-    @jax.checkpoint
-    def pair(index: tuple[jax.Array, jax.Array]) -> jax.Array:
-        (a, (d1, v1)), (b, (d2, v2)) = (_point(side, n) for side, n in zip(sides, index, strict=True))
-        state = _at_read_in(recipe, a, b, d1, d2, params, recipe.nngp)
-        return read_out(recipe, state, v1, v2, shape, params)
 
-    tile = max(1, TILE_BYTES // (4 * entries * x1.dtype.itemsize))
-    first = (jnp.asarray(x1), _map_tiles(jax.checkpoint(own), x1, tile))
-    sides = (first, first if x2 is x1 else (jnp.asarray(x2), _map_tiles(jax.checkpoint(own), x2, tile)))
-    return _map_tiles(pair, (jnp.asarray(i), jnp.asarray(j)), tile)
+@dataclass(frozen=True)
+class PlanesForm(Form):
+    """The kernel as two pure functions, whose memory is bounded by tiles of images and of pairs."""
+
+    recipe: Recipe
+
+    def represent(self, params: Params, x: Any, tables: Any) -> Images:
+        del tables
+        recipe, x = self.recipe, jnp.asarray(x)
+        x = x if x.ndim == 4 else x[:, None, None]
+
+        @jax.checkpoint
+        def own(image: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+            d = own_variances(recipe.network, image, params)
+            if "relu" not in recipe.network.hidden:
+                return d, jnp.zeros((), x.dtype)
+            return d, _at_read_in(recipe, image, image, d, d, params, True).k
+
+        return Images(x, *_map_tiles(own, x, self._tile(x)))
+
+    def pairs(self, params: Params, first: Images, second: Images, tables: Any) -> jax.Array:
+        del tables
+        n1, n2 = len(first.x), len(second.x)
+        i, j = jnp.divmod(jnp.arange(n1 * n2), n2)
+        return self._of(params, first, second, i, j).reshape(n1, n2)
+
+    def own(self, params: Params, representation: Images, tables: Any) -> jax.Array:
+        """Computed by half."""
+        del tables
+        n = len(representation.x)
+        i, j = jnp.triu_indices(n)
+        k = self._of(params, representation, representation, i, j)
+        return jnp.zeros((n, n), k.dtype).at[i, j].set(k).at[j, i].set(k)
+
+    def diag(self, params: Params, representation: Images, tables: Any) -> jax.Array:
+        del tables
+        i = jnp.arange(len(representation.x))
+        return self._of(params, representation, representation, i, i)
+
+    def _of(self, params: Params, first: Images, second: Images, i: Any, j: Any) -> jax.Array:
+        """K(first[i], second[j]) for arrays of indices."""
+        recipe, shape = self.recipe, first.x.shape[1:]
+
+        @jax.checkpoint
+        def pair(index: tuple[jax.Array, jax.Array]) -> jax.Array:
+            (a, d1, v1), (b, d2, v2) = (_point(side, n) for side, n in zip((first, second), index, strict=True))
+            state = _at_read_in(recipe, a, b, d1, d2, params, recipe.nngp)
+            return read_out(recipe, state, v1, v2, shape, params)
+
+        return _map_tiles(pair, (i, j), self._tile(first.x))
+
+    def _tile(self, x: jax.Array) -> int:
+        entries = sum(level.entries for level in levels(self.recipe.network, x.shape[1:]))
+        return max(1, TILE_BYTES // (4 * entries * x.dtype.itemsize))
 
 
 def _point(side: Any, n: jax.Array) -> Any:
@@ -325,32 +372,13 @@ def _map_tiles(function: Callable[[Any], Any], points: Any, tile: int) -> Any:
     return jax.tree.map(lambda x: x.reshape(count * tile, *x.shape[2:])[:n], out)
 
 
-def kernel_matrix(recipe: Recipe, x1: jax.Array, x2: jax.Array | None, params: Params) -> jax.Array:
-    """K(x1, x2), or K(x1, x1) computed by half, as a pure function that JAX can differentiate and compile."""
-    n1 = x1.shape[0]
-    if x2 is None:
-        i, j = np.triu_indices(n1)
-        k = kernel_pairs(recipe, x1, x1, i, j, params)
-        return jnp.zeros((n1, n1), k.dtype).at[i, j].set(k).at[j, i].set(k)
-    i, j = np.divmod(np.arange(n1 * x2.shape[0]), x2.shape[0])
-    return kernel_pairs(recipe, x1, x2, i, j, params).reshape(n1, x2.shape[0])
-
-
-_matrix = jax.jit(kernel_matrix, static_argnums=0)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _pull(recipe: Recipe, x1: jax.Array, x2: jax.Array, params: Params, cotangent: jax.Array) -> tuple[Any, Params]:
-    return jax.vjp(lambda x, p: kernel_matrix(recipe, x, x2, p), x1, params)[1](cotangent)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _diag(recipe: Recipe, x: jax.Array, params: Params) -> jax.Array:
-    return kernel_pairs(recipe, x, x, np.arange(x.shape[0]), np.arange(x.shape[0]), params)
-
-
 class NetworkKernel(Kernel):
     """What the kernels of a network share whatever computes them: their name, options and checks."""
+
+    def cost(self, shape: tuple[int, ...]) -> float:
+        image = shape if len(shape) == 3 else (1, 1, *shape)
+        layers = levels(self.network, image)
+        return sum(level.entries * OPERATIONS * len(level.layers) for level in layers) * (1 if self.nngp else 2)
 
     def __init__(
         self,
@@ -384,10 +412,10 @@ class NetworkKernel(Kernel):
         return ":".join(parts)
 
 
-class PlanesKernel(NetworkKernel):
+class PlanesKernel(NetworkKernel, TracedKernel):
     """The NTK or NNGP kernel of a network of infinite width, in JAX.
 
-    `width` asks for the standard parameterisation with that many channels and units a hidden layer; the read-out is
+    `width` asks for the standard parameterisation with that many channels and units per hidden layer; the read-out is
     always in NTK parameterisation. σ_w² and σ_b² are learnable.
     """
 
@@ -402,46 +430,21 @@ class PlanesKernel(NetworkKernel):
             raise ValueError(f"`params` must hold {sorted(self.params)}; got {sorted(params)}")
         return PlanesKernel(self.network, nngp=self.nngp, width=self.width, **params)
 
-    def gram(self, x1: Any, x2: Any = None) -> Any:
-        """K(x1, x2), or K(x1, x1); inside a JAX transformation, where inputs are traced, a traced array."""
-        if any(isinstance(v, jax.core.Tracer) for v in (x1, x2, self.weight_variance, self.bias_variance)):
-            x1 = self._images(jnp.asarray(x1))
-            return kernel_matrix(self._recipe, x1, None if x2 is None else self._images(jnp.asarray(x2)), self.params)
-        if x2 is None:
-            points: tuple[Any, Any] = (self._images(as_points(x1, "x1")), None)
-        else:
-            a, b = common_points(x1, x2)
-            points = (self._images(a), self._images(b))
-        if 0 in (len(points[0]), 1 if points[1] is None else len(points[1])):
-            return np.zeros((len(points[0]), len(points[0] if points[1] is None else points[1])), points[0].dtype)
-        with precision(points[0].dtype):
-            return np.asarray(_matrix(self._recipe, *points, self._cast(points[0].dtype)))
-
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        """K(x1, x2) and its pullback, which walks the planes again rather than keep them."""
-        a, b = common_points(x1, x2)
-
-        def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
-            with precision(a.dtype):
-                args = self._images(a), self._images(b), self._cast(a.dtype), np.asarray(cotangent, a.dtype)
-                x_bar, p_bar = _pull(self._recipe, *args)
-            return np.asarray(x_bar).reshape(a.shape), {name: np.asarray(value) for name, value in p_bar.items()}
-
-        return self.gram(a, b), pull
-
-    def diag(self, x: Any) -> np.ndarray:
-        """K(xᵢ, xᵢ) for every point."""
-        x = self._images(as_points(x))
-        with precision(x.dtype):
-            return np.asarray(_diag(self._recipe, x, self._cast(x.dtype)))
-
     @property
-    def _recipe(self) -> Recipe:
-        return Recipe(self.network, self.nngp, None if self.nngp else self.width)  # an NNGP has no width
+    def form(self) -> Form:
+        return PlanesForm(Recipe(self.network, self.nngp, None if self.nngp else self.width))  # an NNGP has no width
 
-    def _cast(self, dtype: Any) -> Params:
-        return {name: np.asarray(value, dtype) for name, value in self.params.items()}
+    def gram(self, x1: Any, x2: Any = None) -> Any:
+        x1, x2_ = common_points(x1, x1 if x2 is None else x2)
+        self.network.check(x1.shape[1:])
+        if 0 in (len(x1), len(x2_)):
+            return np.zeros((len(x1), len(x2_)), x1.dtype)
+        return super().gram(x1, x2)
 
-    def _images(self, x: Any) -> Any:
-        self.network.check(x.shape[1:])
-        return x if x.ndim == 4 else x[:, None, None]
+    def bind(self, x_support: Any) -> Bound:
+        self.network.check(as_points(x_support, "x_support").shape[1:])
+        return super().bind(x_support)
+
+    def diag(self, x: Any) -> Any:
+        self.network.check(as_points(x).shape[1:])
+        return super().diag(x)

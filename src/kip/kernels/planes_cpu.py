@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from kip.kernels import planes_jit
-from kip.kernels.base import Params, Pull, as_points, common_points, precision
+from kip.kernels.base import Bound, Params, Pull, Total, as_points, common_points, precision
 from kip.kernels.lanes import (
     Memo,
     Room,
@@ -101,32 +101,10 @@ class NumbaPlanesKernel(NetworkKernel):
             k[:, tile] = engine.read_out(engine.sums(side, targets), side, targets)
         return k
 
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        """K(x1, x2) and its pullback, which walks the planes again; those between pools are kept where room is."""
-        x1, x2 = common_points(x1, x2)
-        engine, a = self._engine(x1)
-        _, b = self._engine(x2)
-        side = engine.side(a, remember=False)  # a support set that is being learned is seen once
-        k = np.empty((len(a), len(b)), a.dtype)
-        tiles, sums, kept, stored = list(engine.tiles(b)), [], {}, []
-        for n, tile in enumerate(tiles):
-            targets = engine.side(b[tile], remember=True)
-            stored.append(engine.room(len(a), len(targets.x)))
-            sums.append(engine.sums(side, targets, stored=stored[-1]))
-            k[:, tile] = engine.read_out(sums[-1], side, targets)
-            kept = {n: targets}  # the last tile, which is often the only one
-
-        def pull(cotangent: np.ndarray) -> tuple[np.ndarray, Params]:
-            cotangent = np.asarray(cotangent, np.float64)
-            bars = engine.no_bars(len(a))
-            for n, (tile, tile_sums, planes) in enumerate(zip(tiles, sums, stored, strict=True)):
-                targets = kept[n] if n in kept else engine.side(b[tile], remember=True)
-                sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
-                x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars, planes)
-                bars = Bars(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
-            return engine.images(engine.pull_own(side, bars)).astype(x1.dtype).reshape(x1.shape), {}
-
-        return k, pull
+    def bind(self, x_support: Any) -> Bound:
+        engine, x = self._engine(as_points(x_support, "x_support"))
+        # A support set that is being learned is seen once, so its variances are not remembered.
+        return _BoundPlanes(self, engine, engine.side(x, remember=False), x_support.shape)
 
     def diag(self, x: Any) -> np.ndarray:
         """K(xᵢ, xᵢ) for every point."""
@@ -142,6 +120,59 @@ class NumbaPlanesKernel(NetworkKernel):
         self.network.check(x.shape[1:])
         x = x if x.ndim == 4 else x[:, None, None]
         return _Engine(self, x.shape[1:], x.dtype), x
+
+
+class _BoundPlanes(Bound):
+    """The support images with their own variances.
+
+    A pullback walks the planes of its tile again; those between pools are kept where there is room. A total holds the
+    cotangents of the images and of their own variances, so that the way from these back to the images is taken once.
+    """
+
+    def __init__(self, kernel: NumbaPlanesKernel, engine: _Engine, side: Side, shape: tuple[int, ...]) -> None:
+        self.kernel, self.engine, self.side, self.shape = kernel, engine, side, shape
+
+    @property
+    def x(self) -> Any:  # type: ignore[override]
+        """The support set."""
+        return self.side.x.reshape(self.shape)
+
+    def tile(self, x_tile: Any) -> tuple[np.ndarray, Pull]:
+        engine, side = self.engine, self.side
+        x_tile = as_points(x_tile, "x_tile")
+        x = x_tile if x_tile.ndim == 4 else x_tile[:, None, None]
+        k = np.empty((len(side.x), len(x)), engine.dtype)
+        tiles, sums, stored = list(engine.tiles(x)), [], []
+        last: dict[int, Side] = {}
+        for n, tile in enumerate(tiles):
+            targets = engine.side(x[tile], remember=True)
+            stored.append(engine.room(len(side.x), len(targets.x)))
+            sums.append(engine.sums(side, targets, stored=stored[-1]))
+            k[:, tile] = engine.read_out(sums[-1], side, targets)
+            last = {n: targets}  # the last part, which is often the only one
+
+        def pull(cotangent: np.ndarray) -> Bars:
+            cotangent = np.asarray(cotangent, np.float64)
+            bars = engine.no_bars(len(side.x))
+            for n, (tile, tile_sums, planes) in enumerate(zip(tiles, sums, stored, strict=True)):
+                targets = last[n] if n in last else engine.side(x[tile], remember=True)
+                sum_bars, variance_bar = engine.read_out_back(tile_sums, side, targets, cotangent[:, tile])
+                x_bar, d_bar = engine.pull_pairs(side, targets, sum_bars, planes)
+                bars = Bars(bars.x + x_bar, bars.d + d_bar, bars.variance + variance_bar)
+            return bars
+
+        return k, pull
+
+    def own(self) -> tuple[np.ndarray, Pull]:
+        def pull(k_bar: np.ndarray) -> Bars:
+            # X_s is both arguments of K_ss, and the derivative with respect to either is the same.
+            return Bars(*(2 * bar for bar in self.tile(self.x)[1](k_bar)))
+
+        return self.kernel.gram(np.asarray(self.x, np.float64)), pull
+
+    def finish(self, total: Total) -> tuple[np.ndarray, Params]:
+        x_bar = self.engine.images(self.engine.pull_own(self.side, total))
+        return x_bar.astype(self.engine.dtype).reshape(self.shape), {}
 
 
 # Tasks to have at least, for cores to share; and rows of cotangents to keep at most, about.
