@@ -1,20 +1,24 @@
-"""Kernel ridge-regression: the ridge, the one inverse of the package, and the exact cotangents of the loss.
+"""Kernel ridge-regression: the ridge, the factor of A = K_ss + ridge·I, and the model that predicts with it.
 
-With A = K_ss + ridge·I, prediction is K_ts α with α = A⁻¹ y_s, and eq. (loss) is L = ½‖K_ts α − y_t‖². Everything here
-is dense, as large as the support set, and in float64 on the host: with λ = 1e-6 the smallest eigenvalue of a float32
-K_ss lies below −ridge, and no factorisation can mend that afterwards.
+Prediction is K_ts α with α = A⁻¹ y_s, and eq. (loss) is L = ½‖K_ts α − y_t‖². What has the size of the support set is
+in float64 on the host: with λ = 1e-6 the smallest eigenvalue of a float32 K_ss lies below −ridge, and no factorisation
+can mend that afterwards. K_ts is in the dtype of the points, unless coefficients are so large that its rounding would
+show (`KernelRidge`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
-import threadpoolctl
+
+from kip.execution import DEFAULT, Execution, Shared, concatenate
+from kip.kernels.base import Kernel
+from kip.sets import LabelledSet
+from kip.threads import blas_threads_for
 
 DEFAULT_RIDGE = 1e-6
 
@@ -112,31 +116,6 @@ class Factor(Ridged):
         return self._with_trace_term((-0.5 * both) @ swapped.T, -float(np.vdot(z, alpha)))
 
 
-@functools.cache
-def _thread_pools() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()
-
-
-def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
-    """A context in which BLAS works in the thread that calls it, and wakes no other.
-
-    BLAS's own threads spin for a while after each call in case there is another, on the cores that others would use.
-    """
-    return _thread_pools().limit(limits=1, user_api="blas")
-
-
-CALM = 1000
-"""Support points up to which BLAS's threads cost more than they give: above, a factorisation is worth them."""
-
-
-def calm_threads(support: int) -> contextlib.AbstractContextManager[Any]:
-    """`one_blas_thread` for support sets whose matrices are small.
-
-    A step on 500 points took twice as long with BLAS's threads, Label Solve on 10 points fourteen times as long.
-    """
-    return contextlib.nullcontext() if support > CALM else one_blas_thread()
-
-
 def cholesky(a: np.ndarray) -> np.ndarray:
     """The lower triangle L of a symmetric A = LLᵀ; LinAlgError where A is not positive definite. `a` is used up."""
     # LAPACK counts by columns, so that it is the transpose of an array laid out by rows that it need not copy.
@@ -156,6 +135,80 @@ def _not_definite(k_ss: np.ndarray, ridge: Ridge) -> str:
         f"K_ss + ridge is not positive definite in float64: its smallest eigenvalue is {lowest:.1e} and the ridge "
         f"{ridge.of(k_ss):.1e}; raise `ridge` from {ridge.value:g} to {need:.1e} or more, or remove near-duplicates"
     )
+
+
+NOISE = 1e-3
+"""Rounding of float32, in units of the labels, above which a prediction is computed in float64 instead."""
+
+
+class KernelRidge:
+    """Kernel ridge-regression on a support set: predictions K_ts A⁻¹ y_s, averaged over a family of kernels.
+
+    The one model of the package: checkpoints are evaluated by it, published sets predict by it, and so do baselines.
+    """
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        support: LabelledSet,
+        ridge: Ridge = Ridge(),
+        execution: Execution = DEFAULT,
+        coefficients: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        self.kernels, self.support, self.ridge, self.execution = tuple(kernels), support, ridge, execution
+        if coefficients is not None:  # of a system too large to factorise
+            self.__dict__["coefficients"] = tuple(coefficients)
+
+    @cached_property
+    def coefficients(self) -> tuple[np.ndarray, ...]:
+        """α = A⁻¹ y_s of every kernel, in float64."""
+        x = np.asarray(self.support.x, np.float64)
+        with blas_threads_for(len(x)):
+            return tuple(Factor(kernel.gram(x), self.ridge).solve(self.support.y) for kernel in self.kernels)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Predicted label vectors of preprocessed points, averaged over the family."""
+        return np.mean(list(self.predict_each(x)), axis=0)
+
+    def predict_each(self, x: np.ndarray) -> Iterator[np.ndarray]:
+        """Predicted label vectors, kernel by kernel."""
+        for kernel, alpha in zip(self.kernels, self.coefficients, strict=True):
+            dtype = self._dtype(kernel, alpha)
+            run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), x.astype(dtype, copy=False))
+            rows = run(_prediction, concatenate, alpha=alpha.astype(dtype, copy=False))
+            yield np.concatenate(rows)[: len(x)]
+
+    def loss(self, targets: LabelledSet) -> float:
+        """Eq. (loss) per target, averaged over the family."""
+        return float(np.mean([mean_square_loss(found, targets.y) for found in self.predict_each(targets.x)]))
+
+    def accuracy(self, x: np.ndarray, codes: np.ndarray) -> float:
+        """Fraction of points whose class is predicted."""
+        return accuracy(self.predict(x), codes)
+
+    @cached_property
+    def needs_float64(self) -> bool:
+        """Whether the rounding of a float32 K_ts would show in what any of the kernels predicts."""
+        pairs = zip(self.kernels, self.coefficients, strict=True)
+        return any(self._dtype(kernel, alpha) == np.float64 for kernel, alpha in pairs)
+
+    def _dtype(self, kernel: Kernel, alpha: np.ndarray) -> np.dtype:
+        """The dtype of the points, or float64 where the rounding of K_ts, magnified by α, would exceed `NOISE`.
+
+        Roundings of single entries add up like random ones: to √Σⱼ kⱼⱼ k_tt αⱼ² ulps. A typical support point stands
+        for the targets.
+        """
+        x = self.support.x
+        if x.dtype == np.float64:
+            return x.dtype
+        diagonal = kernel.diag(x).astype(np.float64)
+        spread = np.sqrt(np.max(diagonal @ np.square(alpha), initial=0.0) * np.mean(diagonal))
+        return np.dtype(np.float64) if spread * np.finfo(x.dtype).eps > NOISE else x.dtype
+
+
+def _prediction(shared: Shared, rows: slice) -> list[np.ndarray]:
+    tile = shared.tiles.tile(rows)
+    return [shared.bound.gram(tile.x).T @ shared.alpha]
 
 
 def mean_square_loss(prediction: np.ndarray, y: np.ndarray) -> float:

@@ -19,7 +19,7 @@ class Stream(IntEnum):
     SUPPORT = 4
     TARGET = 5
     AUGMENT = 6
-    JUDGE = 7
+    EVALUATE = 7
     BASELINE = 8
     TRAINING = 9
 

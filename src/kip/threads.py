@@ -20,18 +20,16 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def on_all_cores(function: Callable[[S], T], parts: Iterable[S], threads: int | None = None) -> list[T]:
-    """function(part) for every part, in order; whichever thread is free takes the next part.
+def on_all_cores(function: Callable[[S], T], parts: Iterable[S], threads: int | None = None) -> Iterator[T]:
+    """function(part) for every part, in their order, whichever thread is free first.
 
-    BLAS keeps to the thread that calls it, so that every core has one part. Without `threads` there are as many as
-    cores.
+    BLAS keeps to the thread that calls it, so that every core has one part. There are as many threads as cores, or
+    `threads`.
     """
     parts = list(parts)
     count = min(machine.cores() if threads is None else threads, len(parts))
     with one_blas_thread():
-        if count <= 1:
-            return list(map(function, parts))
-        return list(_pool(count, os.getpid()).map(function, parts))
+        yield from map(function, parts) if count <= 1 else _pool(count, os.getpid()).map(function, parts)
 
 
 @functools.cache

@@ -44,6 +44,10 @@ class Bound(abc.ABC):
     def tile(self, x_tile: Any) -> tuple[Any, Pull]:
         """K(X_s, x_tile), shape (n_s, n_tile), and its pullback."""
 
+    def gram(self, x_tile: Any) -> Any:
+        """K(X_s, x_tile) alone, where no pullback will be asked for."""
+        return self.tile(x_tile)[0]
+
     @abc.abstractmethod
     def own(self) -> tuple[Any, Pull]:
         """K_ss in float64 and its pullback, which takes a symmetric cotangent: X_s is both arguments."""
@@ -199,6 +203,9 @@ class _BoundSum(Bound):
         """The support set."""
         return self.left.x
 
+    def gram(self, x_tile: Any) -> Any:
+        return self.left.gram(x_tile) + self.right.gram(x_tile)
+
     def tile(self, x_tile: Any) -> tuple[Any, Pull]:
         return self._both(self.left.tile(x_tile), self.right.tile(x_tile))
 
@@ -270,6 +277,10 @@ class _BoundMultiple(Bound):
     def x(self) -> Any:  # type: ignore[override]
         """The support set."""
         return self.bound.x
+
+    def gram(self, x_tile: Any) -> Any:
+        k = self.bound.gram(x_tile)
+        return k * k.dtype.type(self.factor)
 
     def tile(self, x_tile: Any) -> tuple[Any, Pull]:
         return self._times(*self.bound.tile(x_tile))

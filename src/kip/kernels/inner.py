@@ -121,7 +121,7 @@ class _HostBound(Bound):
                 np.matmul(np.asarray(q_bar), self.rows, out=x_bar[part])
                 return np.asarray(squares_bar), jax.tree.map(np.asarray, params_bar)
 
-            found = on_all_cores(visit, parts, threads=1 if n * n * inner.d < SMALL_PRODUCT else None)
+            found = list(on_all_cores(visit, parts, threads=1 if n * n * inner.d < SMALL_PRODUCT else None))
             # X_s is both arguments of K_ss, the hyper-parameters enter once.
             params_bar = jax.tree.map(lambda *bars: sum(bars) / 2, *(each for _, each in found))
             return _Bars(x_bar, np.concatenate([each for each, _ in found]), params_bar)

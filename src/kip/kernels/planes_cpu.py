@@ -94,12 +94,7 @@ class NumbaPlanesKernel(NetworkKernel):
         a, b = common_points(x1, x2)
         engine, a = self._engine(a)
         _, b = self._engine(b)
-        side = engine.side(a, remember=True)
-        k = np.empty((len(a), len(b)), a.dtype)
-        for tile in engine.tiles(b):
-            targets = engine.side(b[tile], remember=True)
-            k[:, tile] = engine.read_out(engine.sums(side, targets), side, targets)
-        return k
+        return engine.gram(engine.side(a, remember=True), b)
 
     def bind(self, x_support: Any) -> Bound:
         engine, x = self._engine(as_points(x_support, "x_support"))
@@ -118,8 +113,12 @@ class NumbaPlanesKernel(NetworkKernel):
     def _engine(self, x: np.ndarray) -> tuple[_Engine, np.ndarray]:
         """The engine for points like those of `x`, and these as images."""
         self.network.check(x.shape[1:])
-        x = x if x.ndim == 4 else x[:, None, None]
+        x = _as_images(x)
         return _Engine(self, x.shape[1:], x.dtype), x
+
+
+def _as_images(x: np.ndarray) -> np.ndarray:
+    return x if x.ndim == 4 else x[:, None, None]
 
 
 class _BoundPlanes(Bound):
@@ -137,10 +136,11 @@ class _BoundPlanes(Bound):
         """The support set."""
         return self.side.x.reshape(self.shape)
 
+    def gram(self, x_tile: Any) -> np.ndarray:
+        return self.engine.gram(self.side, _as_images(as_points(x_tile, "x_tile")))
+
     def tile(self, x_tile: Any) -> tuple[np.ndarray, Pull]:
-        engine, side = self.engine, self.side
-        x_tile = as_points(x_tile, "x_tile")
-        x = x_tile if x_tile.ndim == 4 else x_tile[:, None, None]
+        engine, side, x = self.engine, self.side, _as_images(as_points(x_tile, "x_tile"))
         k = np.empty((len(side.x), len(x)), engine.dtype)
         tiles, sums, stored = list(engine.tiles(x)), [], []
         last: dict[int, Side] = {}
@@ -222,6 +222,14 @@ class _Engine:
         bytes_each = self.dtype.itemsize * (self.size + 2 * self.maps)
         size = max(1, TARGET_BYTES // (bytes_each * self.lanes)) * self.lanes
         return (slice(first, min(first + size, len(x))) for first in range(0, len(x), size))
+
+    def gram(self, side: Side, x: np.ndarray) -> np.ndarray:
+        """K of images with their variances and of others."""
+        k = np.empty((len(side.x), len(x)), self.dtype)
+        for tile in self.tiles(x):
+            targets = self.side(x[tile], remember=True)
+            k[:, tile] = self.read_out(self.sums(side, targets), side, targets)
+        return k
 
     # --- images and their own variances
 

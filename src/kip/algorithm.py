@@ -1,8 +1,8 @@
-"""Kernel Inducing Points, Algorithm 1: what is learned (`Problem`, `Config`), `State`, and `init`, `step`, `run`.
+"""Kernel Inducing Points, Algorithm 1: `init`, `draw`, `step` and `run` on a `State`.
 
-A step samples a kernel, a batch of the support set and a class-balanced batch of targets, takes the gradient of
-eq. (loss) from `kip.stream`, and updates the support points, and where asked the labels and the kernel's
-hyper-parameters. Labels can also be solved: for any support points the best ones are known in closed form.
+`draw` samples a kernel, a batch of the support set and a class-balanced batch of targets; `step` takes the gradient of
+eq. (loss) on that batch, and updates the support points, and where asked the labels and the kernel's hyper-parameters.
+Labels can also be solved: for any support points the best ones are known in closed form.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ import numpy as np
 import optax
 
 from kip.corruption import Corruption
+from kip.execution import DEFAULT, Execution
+from kip.gradients import Gradients, gradients, solved_gradients
 from kip.kernels.base import Kernel, Params, precision
-from kip.krr import Ridge, RidgeError, calm_threads, mean_square_loss
-from kip.labels import solve_labels
+from kip.krr import KernelRidge, Ridge, RidgeError
+from kip.label_solve import solve_labels
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, check_points, check_targets, one_hot
-from kip.stream import Gradients, Plan, coefficients, gradients, predict, solved_gradients
+from kip.threads import blas_threads_for
 
-LABEL_MODES = ("auto", "fixed", "learned", "solved")
+LABEL_MODES = ("fixed", "learned", "solved")
 INITS = ("image", "noise")
 
 SOLVED_FACTOR = 5
-"""`solved` wants this many targets a support point in a batch; with fewer, labels fit the batch instead of the data."""
+"""`solved` needs this many targets per support point in a batch; with fewer, labels fit the batch, not the data."""
 
 DEFAULT_DAMPING = 1e-9
 """Enough to keep solved labels finite where float32 no longer tells support points apart, and no more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What is distilled: preprocessed training points with label vectors, the class of each, and an augmentation.
 
-    `augment(rows, seed)` gives the preprocessed, randomly augmented points of those rows; it is handed in so that this
+    `augment(rows, seed)` gives the preprocessed, randomly augmented points of those rows; it is passed in so that this
     module knows neither raw pixels nor preprocessing.
     """
 
@@ -56,7 +58,7 @@ class Config:
     size: int
     steps: int
     optimiser: optax.GradientTransformation
-    labels: str = "auto"
+    labels: str = "learned"
     init: str = "image"
     batch: int | None = None
     support_batch: int | None = None
@@ -64,17 +66,17 @@ class Config:
     corruption: Corruption = Corruption()
     ridge: Ridge = Ridge()
     damping: float = DEFAULT_DAMPING
-    judge_every: int = 50
-    judge_targets: int = 10_000
+    evaluate_every: int = 50
+    evaluate_targets: int = 10_000
     patience: int | None = None
     tolerance: float = 1e-3
     keep: int = 5
-    plan: Plan = field(default=Plan(), compare=False)
+    execution: Execution = field(default=DEFAULT, compare=False)
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise ValueError("`kernels` is empty; give at least one kernel such as kip.kernel('rbf')")
-        for name in ("size", "steps", "judge_every", "judge_targets", "keep"):
+        for name in ("size", "steps", "evaluate_every", "evaluate_targets", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}")
         for name in ("batch", "support_batch", "patience"):
@@ -88,15 +90,17 @@ class Config:
         if self.learn_kernel and not jax.tree.leaves([kernel.params for kernel in self.kernels]):
             raise ValueError("`learn_kernel` needs a kernel with hyper-parameters; use 'rbf', or engine='jax'")
 
-    def mode(self, targets: int) -> str:
-        """The label mode: `auto` solves where a batch has targets enough for it, and learns otherwise."""
-        if self.labels != "auto":
-            return self.labels
-        return "solved" if min(self.batch or targets, targets) >= SOLVED_FACTOR * self.size else "learned"
+    def evaluation_size(self, targets: int) -> int:
+        """How many of the training points checkpoints are evaluated on."""
+        return min(targets, max(self.evaluate_targets, 2 * SOLVED_FACTOR * self.size))
 
-    def judging(self, targets: int) -> int:
-        """How many of the training points checkpoints are compared on."""
-        return min(targets, max(self.judge_targets, 2 * SOLVED_FACTOR * self.size))
+
+def choose_labels(labels: str, *, size: int, batch: int | None, targets: int) -> str:
+    """The label mode: "auto" solves where a batch has targets enough for it, and learns otherwise."""
+    _one_of("labels", labels, ("auto", *LABEL_MODES))
+    if labels != "auto":
+        return labels
+    return "solved" if min(batch or targets, targets) >= SOLVED_FACTOR * size else "learned"
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
@@ -104,9 +108,10 @@ def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(values)}; got {value!r}")
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A support set worth keeping, with the loss it was judged at (per target, on the judging subset)."""
+    """A support set worth keeping, with its loss per target on the evaluation subset."""
 
     loss: float
     step: int
@@ -115,9 +120,14 @@ class Checkpoint:
     log_params: tuple[Params, ...]
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
 class State:
-    """Everything needed to go on to the bit. `y` are the labels in force: solved ones lag by a judgement."""
+    """Everything needed to continue to the bit, as a pytree.
+
+    `y` are the labels in force: solved ones are those of the last evaluation. `best` are the checkpoints with the
+    lowest training loss, `evaluated` the losses of all.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -127,18 +137,27 @@ class State:
     key: int
     step: int = 0
     best: tuple[Checkpoint, ...] = ()
-    judged: tuple[float, ...] = ()
+    evaluated: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one step sees: which kernel of the family, the targets, and rows of the support set (None: all)."""
+
+    kernel: int
+    targets: LabelledSet
+    support_rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Info:
-    """What one step saw: the batch loss per target, which kernel, and the judgement where there was one."""
+    """What one step saw: the batch loss per target, which kernel, and the evaluation where there was one."""
 
     step: int
     loss: float
     kernel: str
     gradient_norm: float
-    judged: float | None = None
+    evaluated: float | None = None
 
 
 class DivergedError(ArithmeticError):
@@ -167,7 +186,7 @@ def init(problem: Problem, config: Config, *, key: int) -> State:
     log_params = tuple(jax.tree.map(_log, kernel.params) for kernel in config.kernels)
     state = State(x, y, log_params, mask, None, key)
     with precision(x.dtype):
-        opt_state = config.optimiser.init(_variables(state, problem, config))
+        opt_state = config.optimiser.init(_variables(state, config))
     return replace(state, opt_state=opt_state)
 
 
@@ -206,9 +225,9 @@ def _check(problem: Problem, config: Config) -> None:
         raise ValueError(f"`support_batch` must be at most `size` = {config.size}; got {config.support_batch}")
 
 
-def _variables(state: State, problem: Problem, config: Config) -> dict[str, Any]:
+def _variables(state: State, config: Config) -> dict[str, Any]:
     variables: dict[str, Any] = {"x": state.x}
-    if config.mode(len(problem.train)) == "learned":
+    if config.labels == "learned":
         variables["y"] = state.y
     if config.learn_kernel:
         variables["log_params"] = state.log_params
@@ -223,7 +242,13 @@ def kernels_of(config: Config, log_params: tuple[Params, ...]) -> tuple[Kernel, 
     return tuple(kernel.with_params(jax.tree.map(lambda v: float(np.exp(v)), p)) for kernel, p in pairs)
 
 
-def sample_targets(problem: Problem, config: Config, *, key: int, step: int) -> LabelledSet:
+def draw(state: State, problem: Problem, config: Config) -> Batch:
+    """What the next step sees; a function of the state's key and step alone."""
+    which = int(generator(state.key, Stream.KERNEL, state.step).integers(len(config.kernels)))
+    return Batch(which, draw_targets(problem, config, key=state.key, step=state.step), _draw_support(state, config))
+
+
+def draw_targets(problem: Problem, config: Config, *, key: int, step: int) -> LabelledSet:
     """A class-balanced batch of targets, augmented; all of them, as they are, where neither is asked for."""
     n = len(problem.train)
     if config.batch is None or config.batch == n:
@@ -238,29 +263,7 @@ def sample_targets(problem: Problem, config: Config, *, key: int, step: int) -> 
     return LabelledSet(problem.augment(rows, seed), problem.train.y[rows])
 
 
-def step(state: State, problem: Problem, config: Config) -> tuple[State, Info]:
-    """One iteration of Algorithm 1."""
-    which = int(generator(state.key, Stream.KERNEL, state.step).integers(len(config.kernels)))
-    kernel = kernels_of(config, state.log_params)[which]
-    rows = _support_rows(state, config)
-    targets = sample_targets(problem, config, key=state.key, step=state.step)
-    try:
-        with calm_threads(config.size):
-            found = _gradients(kernel, state, rows, targets, problem, config)
-    except RidgeError:
-        if state.step == 0:  # what was given is at fault, not what was learned
-            raise
-        raise DivergedError(state, "K_ss of the learned points can no longer be inverted") from None
-    norm = float(np.sqrt(np.sum(np.square(found.x))))
-    if not (np.isfinite(found.loss) and np.isfinite(norm)):
-        raise DivergedError(state)
-    moved = _update(state, found, rows, which, problem, config)
-    if not (np.isfinite(moved.x).all() and np.isfinite(moved.y).all()):
-        raise DivergedError(state)
-    return moved, Info(moved.step, found.loss_per_target, kernel.spec, norm)
-
-
-def _support_rows(state: State, config: Config) -> np.ndarray | None:
+def _draw_support(state: State, config: Config) -> np.ndarray | None:
     if config.support_batch is None or config.support_batch == config.size:
         return None
     codes = np.argmax(state.y, axis=1)
@@ -268,28 +271,44 @@ def _support_rows(state: State, config: Config) -> np.ndarray | None:
     return balanced(codes, state.y.shape[1], config.support_batch, key=rng)
 
 
-def _gradients(
-    kernel: Kernel, state: State, rows: np.ndarray | None, targets: LabelledSet, problem: Problem, config: Config
-) -> Gradients:
-    x, y = (state.x, state.y) if rows is None else (state.x[rows], state.y[rows])
-    kernel = kernel if config.learn_kernel else kernel.held()
-    if config.mode(len(problem.train)) == "solved":
-        return solved_gradients(kernel, x, targets, config.ridge, config.damping, config.plan)
-    return gradients(kernel, x, y, targets, config.ridge, config.plan)
+def step(state: State, batch: Batch, config: Config) -> tuple[State, Info]:
+    """One iteration of Algorithm 1 on a batch."""
+    kernel = kernels_of(config, state.log_params)[batch.kernel]
+    try:
+        with blas_threads_for(config.size):
+            found = _gradients(kernel, state, batch, config)
+    except RidgeError:
+        if state.step == 0:  # what was given is at fault, not what was learned
+            raise
+        raise DivergedError(state, "K_ss of the learned points can no longer be inverted") from None
+    norm = float(np.sqrt(np.sum(np.square(found.x, dtype=np.float64))))
+    if not (np.isfinite(found.loss) and np.isfinite(norm)):
+        raise DivergedError(state)
+    moved = _update(state, found, batch, config)
+    if not (np.isfinite(moved.x).all() and np.isfinite(moved.y).all()):
+        raise DivergedError(state)
+    return moved, Info(moved.step, found.loss_per_target, kernel.spec, norm)
 
 
-def _update(
-    state: State, found: Gradients, rows: np.ndarray | None, which: int, problem: Problem, config: Config
-) -> State:
-    variables = _variables(state, problem, config)
+def _gradients(kernel: Kernel, state: State, batch: Batch, config: Config) -> Gradients:
+    rows = slice(None) if batch.support_rows is None else batch.support_rows
+    x, y = state.x[rows], state.y[rows]
+    kernel = kernel if config.learn_kernel else kernel.frozen()
+    if config.labels == "solved":
+        return solved_gradients(kernel, x, batch.targets, config.ridge, config.damping, config.execution)
+    return gradients(kernel, LabelledSet(x, y), batch.targets, config.ridge, config.execution)
+
+
+def _update(state: State, found: Gradients, batch: Batch, config: Config) -> State:
+    variables, rows = _variables(state, config), batch.support_rows
     grads: dict[str, Any] = {"x": _scatter(found.x, state.x, rows)}
     if "y" in variables:
         assert found.y is not None
         grads["y"] = _scatter(found.y, state.y, rows)
     if "log_params" in variables:
-        grads["log_params"] = _log_gradients(state.log_params, found.params, which)
+        grads["log_params"] = _log_gradients(state.log_params, found.params, batch.kernel)
     with precision(state.x.dtype):
-        moved, opt_state = _optimise(config.optimiser, grads, state.opt_state, variables)
+        moved, opt_state = _optimise(config.optimiser, *jax.device_put((grads, state.opt_state, variables)))
     x = _settle(moved["x"], state.x, rows, state.mask)
     y = _settle(moved["y"], state.y, rows, None) if "y" in moved else state.y
     log_params = jax.tree.map(np.asarray, moved.get("log_params", state.log_params))
@@ -335,53 +354,49 @@ def _log_gradients(log_params: tuple[Params, ...], found: Params, which: int) ->
     )
 
 
-def judging_set(problem: Problem, config: Config, *, key: int) -> LabelledSet:
+def evaluation_set(problem: Problem, config: Config, *, key: int) -> LabelledSet:
     """The one fixed, unaugmented subset of the training set on which checkpoints are compared."""
     n = len(problem.train)
-    wanted = config.judging(n)
+    wanted = config.evaluation_size(n)
     if wanted == n:
         return problem.train
-    return problem.train.take(balanced(problem.codes, problem.classes, wanted, key=generator(key, Stream.JUDGE)))
+    return problem.train.take(balanced(problem.codes, problem.classes, wanted, key=generator(key, Stream.EVALUATE)))
 
 
-def judge(state: State, problem: Problem, config: Config, subset: LabelledSet) -> Checkpoint:
+def evaluate(state: State, config: Config, subset: LabelledSet) -> Checkpoint:
     """The support set as it would be published, with its loss per target averaged over the family."""
-    kernels = kernels_of(config, state.log_params)
-    y = state.y
-    if config.mode(len(problem.train)) == "solved":
-        solution = solve_labels(kernels, state.x, subset, config.ridge, plan=config.plan)
-        loss, y = solution.loss, solution.y.astype(state.y.dtype)
-    else:
-        loss = float(np.mean([_loss(kernel, state.x, y, subset, config) for kernel in kernels]))
+    kernels, y = kernels_of(config, state.log_params), state.y
+    solution = None
+    if config.labels == "solved":
+        solution = solve_labels(kernels, state.x, subset, config.ridge, execution=config.execution)
+        y = solution.y.astype(y.dtype)
+    model = KernelRidge(kernels, LabelledSet(state.x, y), config.ridge, config.execution)
+    # What is evaluated is what is published: the solve's own loss holds only while rounding does not show.
+    loss = model.loss(subset) if solution is None or model.needs_float64 else solution.loss
     return Checkpoint(loss, state.step, state.x, y, state.log_params)
 
 
-def _loss(kernel: Kernel, x: np.ndarray, y: np.ndarray, targets: LabelledSet, config: Config) -> float:
-    alpha = coefficients(kernel, x, y, config.ridge)
-    return mean_square_loss(predict(kernel, x, alpha, targets.x, config.plan), targets.y)
-
-
 def iterate(problem: Problem, config: Config, state: State) -> Iterator[tuple[State, Info]]:
-    """Steps with their judgements, until the configured steps are done or the training loss no longer falls."""
-    subset = judging_set(problem, config, key=state.key)
+    """Steps with their evaluations, until the configured steps are done or the training loss no longer falls."""
+    subset = evaluation_set(problem, config, key=state.key)
     while state.step < config.steps and not _plateau(state, config):
-        state, info = step(state, problem, config)
-        if state.step % config.judge_every == 0 or state.step == config.steps:
-            state, info = _judged(state, info, problem, config, subset)
+        state, info = step(state, draw(state, problem, config), config)
+        if state.step % config.evaluate_every == 0 or state.step == config.steps:
+            state, info = _evaluated(state, info, config, subset)
         yield state, info
 
 
-def _judged(state: State, info: Info, problem: Problem, config: Config, subset: LabelledSet) -> tuple[State, Info]:
-    checkpoint = judge(state, problem, config, subset)
+def _evaluated(state: State, info: Info, config: Config, subset: LabelledSet) -> tuple[State, Info]:
+    checkpoint = evaluate(state, config, subset)
     best = tuple(sorted((*state.best, checkpoint), key=lambda c: (c.loss, c.step))[: config.keep])
-    state = replace(state, y=checkpoint.y, best=best, judged=(*state.judged, checkpoint.loss))
-    return state, replace(info, judged=checkpoint.loss)
+    state = replace(state, y=checkpoint.y, best=best, evaluated=(*state.evaluated, checkpoint.loss))
+    return state, replace(info, evaluated=checkpoint.loss)
 
 
 def _plateau(state: State, config: Config) -> bool:
-    if config.patience is None or len(state.judged) <= config.patience:
+    if config.patience is None or len(state.evaluated) <= config.patience:
         return False
-    before, recent = min(state.judged[: -config.patience]), min(state.judged[-config.patience :])
+    before, recent = min(state.evaluated[: -config.patience]), min(state.evaluated[-config.patience :])
     return recent > before * (1 - config.tolerance)
 
 
@@ -393,7 +408,7 @@ def run(
     callback: Callable[[State, Info], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> State:
-    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt); judge what is left.
+    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt); evaluate what is left.
 
     `callback` sees every state with its Info.
     """
@@ -402,20 +417,25 @@ def run(
             callback(state, info)
         if stop is not None and stop():
             break
-    if not state.best or (state.step % config.judge_every and state.step < config.steps):
-        subset = judging_set(problem, config, key=state.key)
-        state, _ = _judged(state, Info(state.step, float("nan"), "", 0.0), problem, config, subset)
+    if not state.best or (state.step % config.evaluate_every and state.step < config.steps):
+        state = settled(problem, config, state)
     return state
+
+
+def settled(problem: Problem, config: Config, state: State) -> State:
+    """The state with what it holds now evaluated, and among the best if it is."""
+    subset = evaluation_set(problem, config, key=state.key)
+    return _evaluated(state, Info(state.step, float("nan"), "", 0.0), config, subset)[0]
 
 
 def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> LabelledSet:
     """The distilled set of a checkpoint: its points, with labels solved on the whole training set in that mode."""
     n = len(problem.train)
-    # Where all of the training set judges, a checkpoint has these labels: at 10,000 points they take minutes.
-    if config.mode(n) != "solved" or config.judging(n) == n:
+    # Where all of the training set is evaluated, a checkpoint has these labels: at 10,000 points they take minutes.
+    if config.labels != "solved" or config.evaluation_size(n) == n:
         return LabelledSet(checkpoint.x, checkpoint.y)
     kernels = kernels_of(config, checkpoint.log_params)
-    solution = solve_labels(kernels, checkpoint.x, problem.train, config.ridge, plan=config.plan)
+    solution = solve_labels(kernels, checkpoint.x, problem.train, config.ridge, execution=config.execution)
     return LabelledSet(checkpoint.x, solution.y.astype(checkpoint.y.dtype))
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from kip.execution import DEFAULT, TILE_ROWS, Execution, Shared, serial
 from kip.kernels.base import Kernel
-from kip.krr import CALM, Factor, Ridge, calm_threads
+from kip.krr import Factor, Ridge
 from kip.sets import LabelledSet
-from kip.stream import Plan, Tile
+from kip.threads import FEW_POINTS, blas_threads_for
 
 CUTOFF_ULPS = 16
 """Singular values below this many ulps of the largest are noise: of the dtype K_ts was computed in, or of A⁻¹."""
@@ -29,11 +30,14 @@ SPECTRUM_LIMIT = 1_000
 BLOCK = 32
 """Columns that `fold` treats at once; 16 and 64 took as long, or longer."""
 
+LARGEST_TILE = 15_000
+"""Rows of a tile at most, for thousands of support points."""
+
 CLEAR = 10.0
 """Where the least singular value is this many times the cutoff there is nothing to cut off, and a triangle will do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The solved labels, the loss they leave (per target, averaged over the family), and how they were cut off."""
 
@@ -43,7 +47,7 @@ class Solution:
     cutoff: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Triangle:
     """R of the QR of all rows [K_ts | y_t] seen so far: RᵀR is theirs. Rows fewer than columns stand as they are."""
 
@@ -51,7 +55,7 @@ class _Triangle:
 
     @property
     def whole(self) -> bool:
-        """Whether it has a row a column, and so is a triangle in truth."""
+        """Whether it has as many rows as columns, and so is really a triangle."""
         return len(self.r) == self.r.shape[1]
 
     def __add__(self, other: _Triangle) -> _Triangle:
@@ -77,21 +81,26 @@ def fold(r: np.ndarray, rows: np.ndarray, *, triangular: bool = False) -> np.nda
     return scipy.linalg.lapack.dtpqrt(zeros, min(BLOCK, len(r)), r, rows, overwrite_a=True, overwrite_b=True)[0]
 
 
-def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, plan: Plan) -> np.ndarray:
-    if len(x_support) <= CALM:  # beyond, the QR has work for BLAS's own threads
-        plan = plan.side_by_side(kernel, x_support, len(targets))
-
-    def visit(tile: Tile) -> _Triangle:
-        k_st = kernel.gram(x_support, tile.x)
-        rows = np.empty((tile.valid, len(k_st) + tile.labels.shape[1]), order="F")  # as LAPACK has its matrices
-        rows[:, : len(k_st)] = k_st.T[: tile.valid]
-        rows[:, len(k_st) :] = tile.labels
-        return _folded(rows)
-
-    r = plan.executor(visit, plan.tiles(targets.x, targets.y, len(x_support)), _Triangle.__add__).r
+def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, execution: Execution) -> np.ndarray:
+    if len(x_support) > FEW_POINTS and execution.executor is None:
+        # The QR has work for BLAS's own threads, and a fold costs more than its tile: so larger tiles, one by one.
+        rows = max(TILE_ROWS, min(LARGEST_TILE, 3 * len(x_support) // 2))
+        execution = replace(execution, executor=serial, tile=execution.tile or rows)
+    run = execution.over(kernel, x_support, targets.x, targets.y)
+    r = run(triangle, _Triangle.__add__).r
     if len(x_support) < len(r) < r.shape[1]:  # too few to have been folded, too many to be all taken for R
         r = scipy.linalg.qr(r, mode="r", check_finite=False)[0]
     return r
+
+
+def triangle(shared: Shared, rows: slice) -> _Triangle:
+    """Of the rows [K_ts | y_t] of one tile."""
+    tile, valid = shared.tiles.tile(rows), rows.stop - rows.start
+    k_st = shared.bound.gram(tile.x)
+    both = np.empty((valid, len(k_st) + tile.y.shape[1]), order="F")  # as LAPACK has its matrices
+    both[:, : len(k_st)] = k_st.T[:valid]
+    both[:, len(k_st) :] = tile.y[:valid]
+    return _folded(both)
 
 
 def solve_labels(
@@ -101,7 +110,7 @@ def solve_labels(
     ridge: Ridge = Ridge(),
     *,
     cutoff: float | None = None,
-    plan: Plan = Plan(),
+    execution: Execution = DEFAULT,
 ) -> Solution:
     """Labels of minimum norm among those that minimise eq. (loss), jointly over `kernels`.
 
@@ -109,8 +118,8 @@ def solve_labels(
     dtype of `x_support`, in which K_ts is computed, or of float64 times the condition of A where that is more: where
     support points coincide, A⁻¹ carries its own rounding that far.
     """
-    with calm_threads(len(x_support)):
-        return _solved(kernels, x_support, targets, ridge, cutoff, plan)
+    with blas_threads_for(len(x_support)):
+        return _solved(kernels, x_support, targets, ridge, cutoff, execution)
 
 
 def _solved(
@@ -119,13 +128,13 @@ def _solved(
     targets: LabelledSet,
     ridge: Ridge,
     cutoff: float | None,
-    plan: Plan,
+    execution: Execution,
 ) -> Solution:
     size = len(x_support)
     operators, right, rest, noise = [], [], 0.0, float(np.finfo(x_support.dtype).eps)
     for kernel in kernels:
         factor = Factor(kernel.gram(np.asarray(x_support, np.float64)), ridge)
-        r = _triangle(kernel, x_support, targets, plan)
+        r = _triangle(kernel, x_support, targets, execution)
         top = r[:size]
         operators.append(factor.solve(top[:, :size].T).T)
         right.append(top[:, size:])

@@ -1,6 +1,6 @@
-"""Gram matrices that take long: computed by tiles, watched, and kept on disk so that nothing is computed twice.
+"""Gram matrices that take long: computed by tiles, shown as they go, and cached on disk so that a kill loses little.
 
-`Kept` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a run that
+`CachedGram` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a run that
 was killed or is repeated finds what it has, and a changed input finds nothing; a damaged file is computed again.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from kip._version import __version__
 from kip.files import write_atomic
-from kip.kernels.base import Kernel, Params, Pull, as_points, common_points
+from kip.kernels.base import Bound, Kernel, Params, Pull, Total, as_points, common_points
 
 TILE = (64, 256)
 """Rows and columns of a tile at most: at Myrtle-10's speed seconds of work are lost by a kill, not minutes."""
@@ -84,17 +84,17 @@ class Store:
             self.say(f"  (kernel values are no longer kept in {self.folder}: {why}; computing goes on)")
 
 
-class Kept(Kernel):
+class CachedGram(Kernel):
     """A kernel whose Gram matrices are computed tile by tile and kept in `store` (None: only watched).
 
     `progress(pairs, fresh)` is told after each tile how many pairs it had, and whether they were computed or found;
     what it raises stops the computation there. `tile` is rows and columns; None leaves a Gram matrix whole.
 
     >>> import numpy as np, kip
-    >>> from kip.grams import Kept
+    >>> from kip.gram_cache import CachedGram
     >>> x = np.random.default_rng(0).normal(size=(6, 2))
-    >>> kept = Kept(kip.kernel("rbf"), tile=(4, 4), progress=lambda pairs, fresh: print(pairs, fresh))
-    >>> kept.gram(x[:2], x).shape
+    >>> cached = CachedGram(kip.kernel("rbf"), tile=(4, 4), progress=lambda pairs, fresh: print(pairs, fresh))
+    >>> cached.gram(x[:2], x).shape
     8 True
     4 True
     (2, 6)
@@ -122,11 +122,14 @@ class Kept(Kernel):
     def concurrent(self) -> bool:
         return self.kernel.concurrent
 
-    def held(self) -> Kernel:
-        return Kept(self.kernel.held(), self.store, progress=self.progress, tile=self.tile)
+    def cost(self, shape: tuple[int, ...]) -> float:
+        return self.kernel.cost(shape)
+
+    def frozen(self) -> Kernel:
+        return CachedGram(self.kernel.frozen(), self.store, progress=self.progress, tile=self.tile)
 
     def with_params(self, params: Mapping[str, Any]) -> Kernel:
-        return Kept(self.kernel.with_params(params), self.store, progress=self.progress, tile=self.tile)
+        return CachedGram(self.kernel.with_params(params), self.store, progress=self.progress, tile=self.tile)
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         if x2 is None:
@@ -150,8 +153,8 @@ class Kept(Kernel):
                 out[columns, rows] = out[rows, columns].T
         return out
 
-    def vjp(self, x1: Any, x2: Any) -> tuple[np.ndarray, Pull]:
-        return self.kernel.vjp(x1, x2)
+    def bind(self, x_support: Any) -> Bound:
+        return _BoundCached(self, self.kernel.bind(x_support))
 
     def diag(self, x: Any) -> np.ndarray:
         return self.kernel.diag(x)
@@ -180,6 +183,30 @@ class Kept(Kernel):
         return k
 
 
+class _BoundCached(Bound):
+    """The kernel bound to its support set, whose Gram matrices without a pullback are cached."""
+
+    def __init__(self, cached: CachedGram, bound: Bound) -> None:
+        self.cached, self.bound = cached, bound
+
+    @property
+    def x(self) -> Any:  # type: ignore[override]
+        """The support set."""
+        return self.bound.x
+
+    def gram(self, x_tile: Any) -> np.ndarray:
+        return self.cached.gram(self.bound.x, x_tile)
+
+    def tile(self, x_tile: Any) -> tuple[Any, Pull]:
+        return self.bound.tile(x_tile)
+
+    def own(self) -> tuple[Any, Pull]:
+        return self.bound.own()
+
+    def finish(self, total: Total) -> tuple[Any, Params]:
+        return self.bound.finish(total)
+
+
 def _parts(count: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, max(step, 1)))
 
@@ -191,6 +218,6 @@ def _names(kernel: Kernel) -> str:
 
 
 def symmetric_pairs(n: int, tile: tuple[int, int] | None = TILE) -> int:
-    """The pairs that `Kept` tells of for K(x, x) of `n` points: those of the tiles on and above the diagonal."""
+    """The pairs that `CachedGram` tells of for K(x, x) of `n` points: those of the tiles on and above the diagonal."""
     sizes = [part.stop - part.start for part in _parts(n, n if tile is None else tile[1])]
     return (n * n + sum(size * size for size in sizes)) // 2
