@@ -23,7 +23,7 @@ from kip.kernels.base import Kernel, Params, precision
 from kip.krr import KernelRidge, Ridge, RidgeError
 from kip.label_solve import solve_labels
 from kip.sampling import Stream, balanced, generator
-from kip.sets import LabelledSet, check_points, check_targets, one_hot
+from kip.sets import LabelledSet, Selection, check_points, check_targets, one_hot
 from kip.threads import blas_threads_for
 
 LABEL_MODES = ("fixed", "learned", "solved")
@@ -145,7 +145,7 @@ class Batch:
     """What one step sees: which kernel of the family, the targets, and rows of the support set (None: all)."""
 
     kernel: int
-    targets: LabelledSet
+    targets: LabelledSet | Selection
     support_rows: np.ndarray | None = None
 
 
@@ -248,17 +248,14 @@ def draw(state: State, problem: Problem, config: Config) -> Batch:
     return Batch(which, draw_targets(problem, config, key=state.key, step=state.step), _draw_support(state, config))
 
 
-def draw_targets(problem: Problem, config: Config, *, key: int, step: int) -> LabelledSet:
+def draw_targets(problem: Problem, config: Config, *, key: int, step: int) -> LabelledSet | Selection:
     """A class-balanced batch of targets, augmented; all of them, as they are, where neither is asked for."""
-    n = len(problem.train)
-    if config.batch is None or config.batch == n:
-        rows = np.arange(n)
-        if problem.augment is None:
-            return problem.train
-    else:
+    n, rows = len(problem.train), None
+    if config.batch is not None and config.batch < n:
         rows = balanced(problem.codes, problem.classes, config.batch, key=generator(key, Stream.TARGET, step))
     if problem.augment is None:
-        return problem.train.take(rows)
+        return Selection(problem.train, rows)
+    rows = np.arange(n) if rows is None else rows
     seed = int(generator(key, Stream.AUGMENT, step).integers(2**31))
     return LabelledSet(problem.augment(rows, seed), problem.train.y[rows])
 

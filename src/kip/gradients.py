@@ -17,7 +17,7 @@ import numpy as np
 from kip.execution import DEFAULT, Execution, Shared, Tile, add
 from kip.kernels.base import Kernel, Params, Total
 from kip.krr import Factor, Ridge, Ridged, RidgeError, cholesky, cholesky_solve
-from kip.sets import LabelledSet, aligned_empty
+from kip.sets import LabelledSet, Selection, aligned_empty
 
 NOISE_ULPS = 2
 """Singular values of K_ts below this many ulps of its norm are rounding."""
@@ -45,14 +45,18 @@ class Gradients:
 
 
 def gradients(
-    kernel: Kernel, support: LabelledSet, targets: LabelledSet, ridge: Ridge, execution: Execution = DEFAULT
+    kernel: Kernel,
+    support: LabelledSet,
+    targets: LabelledSet | Selection,
+    ridge: Ridge,
+    execution: Execution = DEFAULT,
 ) -> Gradients:
     """Loss and gradients for given labels, in one pass.
 
     Each tile gives r = K_tile α − y_tile, ½‖r‖², β += K_tileᵀ r and the pullback of rαᵀ; then z = A⁻¹β is the cotangent
     of y_s, and −½(zαᵀ + αzᵀ) that of K_ss.
     """
-    run = execution.over(kernel, support.x, targets.x, targets.y)
+    run = execution.over(kernel, support.x, targets)
     k_ss, pull_own = run.own()
     factor = Factor(k_ss, ridge)
     alpha = factor.solve(support.y)
@@ -65,7 +69,7 @@ def gradients(
 def solved_gradients(
     kernel: Kernel,
     x_support: np.ndarray,
-    targets: LabelledSet,
+    targets: LabelledSet | Selection,
     ridge: Ridge,
     damping: float = 0.0,
     execution: Execution = DEFAULT,
@@ -75,7 +79,7 @@ def solved_gradients(
     α minimises ½‖K_ts α − y_t‖² + ½μ⟨α, Aα⟩ with μ = damping · n_t · (1/n_s) tr K_ss. By the envelope theorem it is
     fixed in the derivative; without damping β = 0 and K_ss does not enter at all.
     """
-    run = execution.over(kernel, x_support, targets.x, targets.y)
+    run = execution.over(kernel, x_support, targets)
     kept = run.keep()
     normal = run(normal_equations, kept=kept)
     k_ss, pull_own = run.own() if damping > 0 else (None, None)

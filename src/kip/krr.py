@@ -174,7 +174,8 @@ class KernelRidge:
         """Predicted label vectors, kernel by kernel."""
         for kernel, alpha in zip(self.kernels, self.coefficients, strict=True):
             dtype = self._dtype(kernel, alpha)
-            run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), x.astype(dtype, copy=False))
+            points = LabelledSet(x.astype(dtype, copy=False), np.zeros((len(x), 0), dtype))
+            run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), points)
             rows = run(_prediction, concatenate, alpha=alpha.astype(dtype, copy=False))
             yield np.concatenate(rows)[: len(x)]
 

@@ -82,11 +82,12 @@ def fold(r: np.ndarray, rows: np.ndarray, *, triangular: bool = False) -> np.nda
 
 
 def _triangle(kernel: Kernel, x_support: np.ndarray, targets: LabelledSet, execution: Execution) -> np.ndarray:
+    execution = execution.on_host()
     if len(x_support) > FEW_POINTS and execution.executor is None:
         # The QR has work for BLAS's own threads, and a fold costs more than its tile: so larger tiles, one by one.
         rows = max(TILE_ROWS, min(LARGEST_TILE, 3 * len(x_support) // 2))
         execution = replace(execution, executor=serial, tile=execution.tile or rows)
-    run = execution.over(kernel, x_support, targets.x, targets.y)
+    run = execution.over(kernel, x_support, targets)
     r = run(triangle, _Triangle.__add__).r
     if len(x_support) < len(r) < r.shape[1]:  # too few to have been folded, too many to be all taken for R
         r = scipy.linalg.qr(r, mode="r", check_finite=False)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,32 @@ class LabelledSet:
     def codes(self) -> np.ndarray:
         """The class of each point: the index of its largest label entry."""
         return np.argmax(self.y, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Rows of a labelled set (None: all), taken when they are needed: elsewhere their numbers are enough."""
+
+    source: LabelledSet
+    rows: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.source) if self.rows is None else len(self.rows)
+
+    @cached_property
+    def taken(self) -> LabelledSet:
+        """The points and labels themselves."""
+        return self.source if self.rows is None else self.source.take(self.rows)
+
+    @property
+    def x(self) -> np.ndarray:
+        """The points."""
+        return self.taken.x
+
+    @property
+    def y(self) -> np.ndarray:
+        """Their label vectors."""
+        return self.taken.y
 
 
 def one_hot(codes: np.ndarray, classes: int, dtype: Any = np.float32) -> np.ndarray:

@@ -7,17 +7,33 @@ cores decide only how many tiles are visited at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from kip import machine
+from kip.execution import device
 from kip.execution.base import Executor, KeptTiles, Shared, Tile, Tiles, add, concatenate
+from kip.execution.device import DevicePass
 from kip.execution.threads import Threads, serial
-from kip.kernels.base import Bound, Kernel, Params, Total
+from kip.kernels.base import Bound, Kernel, Params, Total, on_cpu
+from kip.sets import LabelledSet, Selection
 
-__all__ = ["DEFAULT", "Execution", "Executor", "KeptTiles", "Pass", "Shared", "Threads", "Tile", "Tiles", "add", "concatenate", "serial"]
+__all__ = [
+    "DEFAULT",
+    "Execution",
+    "Executor",
+    "KeptTiles",
+    "Pass",
+    "Shared",
+    "Threads",
+    "Tile",
+    "Tiles",
+    "add",
+    "concatenate",
+    "serial",
+]
 
 T = TypeVar("T")
 
@@ -59,22 +75,30 @@ class Execution:
         even = -(-targets // -(-targets // most))
         return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
 
-    def threads(self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], rows: int, itemsize: int) -> int:
+    def threads(
+        self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], rows: int, itemsize: int
+    ) -> int:
         """Tiles that are visited at the same time."""
         if not kernel.concurrent or support * targets * int(np.prod(shape)) < SMALL_PASS:
             return 1
         return max(1, min(machine.cores(), self.memory // (2 * rows * row_bytes(support, shape, itemsize))))
 
-    def over(self, kernel: Kernel, x_support: np.ndarray, x: Any, y: Any = None) -> Pass:
+    def over(self, kernel: Kernel, x_support: np.ndarray, targets: LabelledSet | Selection) -> Pass | DevicePass:
         """A pass over targets, with the kernel bound to the support set."""
-        about = kernel, len(x_support), len(x), x_support.shape[1:]
-        rows = self.rows(*about, x_support.dtype.itemsize)
-        executor = self.executor or Threads(self.threads(*about, rows, x_support.dtype.itemsize))
-        begin = getattr(executor, "begin", None)
-        if begin is not None:
-            found: Pass = begin(kernel, x_support, Tiles(x, y, rows))
-            return found
-        return Pass(kernel.bind(x_support), Tiles(x, y, rows), executor, self.memory)
+        about = kernel, len(x_support), len(targets), x_support.shape[1:]
+        itemsize = x_support.dtype.itemsize
+        rows = self.rows(*about, itemsize)
+        executor = self.executor
+        if executor is None and kernel.traceable and not on_cpu():
+            executor = device.of((device.default_device(),))
+        if isinstance(executor, device.Device):
+            return executor.begin(kernel, x_support, targets, rows)
+        executor = executor or Threads(self.threads(*about, rows, itemsize))
+        return Pass(kernel.bind(x_support), Tiles(targets.x, targets.y, rows), executor, self.memory)
+
+    def on_host(self) -> Execution:
+        """The same without a device: for passes whose tiles are dense algebra on the host."""
+        return replace(self, executor=serial) if isinstance(self.executor, device.Device) else self
 
 
 DEFAULT = Execution()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 import numpy as np
 
-from kip.kernels.base import Bound
+from kip.kernels.base import Bound, precision
 from kip.sets import aligned_empty
 
 T = TypeVar("T")
@@ -105,7 +105,8 @@ def add(left: Any, right: Any) -> Any:
 
 def _sum(left: Any, right: Any) -> Any:
     if isinstance(left, jax.Array):
-        return left.astype(np.float64) + right
+        with precision(np.float64):
+            return left.astype(np.float64) + right
     if isinstance(left, np.ndarray) and left.dtype == np.float64 and left.ndim and left.flags.writeable:
         return np.add(left, right, out=left)
     return np.add(left, right, dtype=np.float64)

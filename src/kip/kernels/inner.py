@@ -19,7 +19,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kip.kernels.base import Bound, Params, Pull, Total, as_points, common_points, number, on_cpu, on_this_device, precision
+from kip.kernels.base import (
+    Bound,
+    Params,
+    Pull,
+    Total,
+    as_points,
+    common_points,
+    number,
+    on_cpu,
+    on_this_device,
+    precision,
+)
 from kip.kernels.relu import relu
 from kip.kernels.traced import Form, TracedKernel, is_traced
 from kip.sets import aligned_empty

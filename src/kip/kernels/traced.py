@@ -84,7 +84,12 @@ class TracedKernel(Kernel):
         x = as_points(x_support, "x_support")
         params, tables = self._cast(x.dtype), self.form.tables(x.shape[1:])
         if is_traced(x, params):
-            return TracedBound(self.form, self._learned, x, params, self.form.represent(params, x, tables), tables)
+            params, tables = jax.device_put(
+                (params, tables),
+                x.sharding if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) else None,
+            )
+            representation = _represent(self.form, params, x, tables)
+            return TracedBound(self.form, self._learned, x, params, representation, tables)
         with precision(x.dtype):
             representation = _represent(self.form, params, x, tables)
         return TracedBound(self.form, self._learned, x, params, representation, tables)
@@ -107,9 +112,7 @@ class TracedBound(Bound):
     being traced.
     """
 
-    def __init__(
-        self, form: Form, learned: bool, x: Any, params: Params, representation: Any, tables: Any
-    ) -> None:
+    def __init__(self, form: Form, learned: bool, x: Any, params: Params, representation: Any, tables: Any) -> None:
         self.form, self.learned = form, learned
         self.x, self.params, self.representation, self.tables = x, params, representation, tables
 
