@@ -155,3 +155,19 @@ def test_the_engine_asked_for_scores_too_and_does_not_travel(tmp_path):
     assert isinstance(small.kernels[0], PlanesKernel)
     small.save(tmp_path / "small")
     assert kip.load(tmp_path / "small").engine is None
+
+
+def test_sets_are_equal_where_all_that_is_saved_is(tmp_path, data, small):
+    assert small == kip.load(small.save(tmp_path))
+    assert small == kip.distill(*data, size=6, steps=15, corruption=0.25)
+    assert small != kip.distill(*data, size=6, steps=14, corruption=0.25)
+    for change in ({"mask": None}, {"x": small.x + 1}, {"seed": 1}, {"results": {"accuracy": float("nan")}}):
+        changed = dataclasses.replace(small, **change)
+        assert changed != small
+        assert changed == dataclasses.replace(small, **change)
+    other = dataclasses.replace(small, preprocess=kip.distill(data[0] + 1, data[1], size=6, steps=1).preprocess)
+    assert other != small
+    assert small != "a set"
+    assert {"one": small} == {"one": kip.load(tmp_path)}
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(small)

@@ -100,3 +100,14 @@ def test_good_input_passes_as_it_is() -> None:
 def test_mismatched_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="`x` and `y` must be of one length; got 3 points and 2 labels"):
         LabelledSet(np.zeros((3, 2)), np.zeros((2, 2)))
+
+
+def test_sets_are_equal_where_their_arrays_are() -> None:
+    one, same = (LabelledSet(np.arange(6.0).reshape(3, 2), np.eye(3)) for _ in range(2))
+    assert one == same
+    assert one != LabelledSet(one.x + 1, one.y)
+    assert one != LabelledSet(one.x, one.y.astype(np.float32))
+    assert one != LabelledSet(one.x, np.ones((3, 1)))
+    assert one != "a set"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)

@@ -75,7 +75,7 @@ class Options:
     seed: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """Raw data made ready: the problem and its configuration, and what is needed to describe the result."""
 
@@ -199,7 +199,7 @@ def prepare(
     return Task(problem, drawn.config, options, fitted, drawn.classes, len(raw), validation)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outline:
     """A task before anything is computed: raw points with their labels, which are learned from and which held out."""
 

@@ -8,6 +8,7 @@ without it holds no distilled set. Nothing is ever unpickled.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +26,7 @@ from kip.data.preprocess import Preprocess, restore
 from kip.files import read_json, sha256, write_atomic, write_json
 from kip.kernels import Kernel, family
 from kip.krr import Ridge
-from kip.sets import check_points, encode
+from kip.sets import check_points, encode, same_array
 from kip.stream import Plan, coefficients, predict
 
 SCHEMA = 1
@@ -36,13 +37,13 @@ SIZE_LIMIT = 8 * 2**30
 _PREFIX = "preprocess."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DistilledSet:
     """A small labelled set with all that is needed to use it.
 
     `x`, `y` live in preprocessed space, where kernels and masks do; `images()` brings them back for people. `kernel` is
     a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
-    stored.
+    stored. Two sets are equal where everything that `save` stores is.
 
     >>> import numpy as np, kip
     >>> rng = np.random.default_rng(0)
@@ -66,6 +67,18 @@ class DistilledSet:
     config: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DistilledSet):
+            return NotImplemented
+        mine, theirs = self._arrays(), other._arrays()
+        return (
+            self._described() == other._described()
+            and mine.keys() == theirs.keys()
+            and all(same_array(mine[name], theirs[name]) for name in mine)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -145,6 +158,10 @@ class DistilledSet:
             arrays["mask"] = np.packbits(self.mask)
         arrays |= {_PREFIX + name: np.ascontiguousarray(array) for name, array in self.preprocess.arrays().items()}
         return arrays
+
+    def _described(self) -> str:
+        """The description as it reads after `save` and `load`, where tuples have become lists."""
+        return json.dumps(self._description(""), sort_keys=True, default=repr)
 
     def _description(self, digest: str) -> dict[str, Any]:
         return {

@@ -34,7 +34,7 @@ DEFAULT_DAMPING = 1e-9
 """Enough to keep solved labels finite where float32 no longer tells support points apart, and no more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What is distilled: preprocessed training points with label vectors, the class of each, and an augmentation.
 
@@ -104,7 +104,7 @@ def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(values)}; got {value!r}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A support set worth keeping, with the loss it was judged at (per target, on the judging subset)."""
 
@@ -115,7 +115,7 @@ class Checkpoint:
     log_params: tuple[Params, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
     """Everything needed to go on to the bit. `y` are the labels in force: solved ones lag by a judgement."""
 

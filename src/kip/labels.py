@@ -33,7 +33,7 @@ CLEAR = 10.0
 """Where the least singular value is this many times the cutoff there is nothing to cut off, and a triangle will do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The solved labels, the loss they leave (per target, averaged over the family), and how they were cut off."""
 
@@ -43,7 +43,7 @@ class Solution:
     cutoff: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Triangle:
     """R of the QR of all rows [K_ts | y_t] seen so far: RᵀR is theirs. Rows fewer than columns stand as they are."""
 

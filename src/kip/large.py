@@ -24,7 +24,7 @@ DIRECT_LIMIT = 10_000
 """Up to this many points a factorisation is quicker than iterating."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """Coefficients of the full model, with what was reached: the largest relative residual of a label column."""
 

@@ -22,9 +22,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-@dataclass(frozen=True)
+def same_array(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have one dtype, one shape and the same values."""
+    return a.dtype == b.dtype and np.array_equal(a, b)
+
+
+@dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """Points `x`, (n, h, w, ch) or (n, d), with label vectors `y`, (n, c): the paper's D = (X, y)."""
+    """Points `x`, (n, h, w, ch) or (n, d), with label vectors `y`, (n, c): the paper's D = (X, y).
+
+    Two sets are equal where their arrays are.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -32,6 +40,13 @@ class LabelledSet:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise ValueError(f"`x` and `y` must be of one length; got {len(self.x)} points and {len(self.y)} labels")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelledSet):
+            return NotImplemented
+        return same_array(self.x, other.x) and same_array(self.y, other.y)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self.x)

@@ -52,7 +52,7 @@ class Executor(Protocol):
         """combine(… combine(fn(tile₀), fn(tile₁)) …, fn(tileₙ)), grouped as the executor likes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tile:
     """Targets of one tile, the first of them that at `start`; rows from `valid` on are padding to the common shape."""
 
@@ -157,7 +157,7 @@ def _pad(rows: np.ndarray, to: int) -> np.ndarray:
     return padded
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gradients:
     """Eq. (loss) and its derivatives with respect to the support set and the kernel's hyper-parameters.
 
@@ -230,7 +230,7 @@ def solved_gradients(
     return Gradients(terms.loss, len(targets), np.asarray(terms.x_bar, np.float64), None, terms.params_bar, alpha)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Normal:
     """K_tsᵀK_ts and K_tsᵀy_t, accumulated in float64.
 
@@ -274,7 +274,7 @@ def _damping_cotangent(ridged: Ridged, alpha: np.ndarray, damping: float, target
     return k_bar
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Terms:
     """What a tile sends home: the size of the support set, whatever the tile."""
 

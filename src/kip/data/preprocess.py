@@ -17,7 +17,7 @@ from scipy import linalg
 
 from kip import machine
 from kip.data.checks import check_finite, nearest, point_shape
-from kip.sets import aligned_empty
+from kip.sets import aligned_empty, same_array
 
 STRENGTH = 1e-5
 """What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
@@ -120,6 +120,14 @@ class Preprocess(abc.ABC):
     @abc.abstractmethod
     def _invert(self, rows: np.ndarray) -> np.ndarray:
         """Map float64 rows (n, d) back to the scale of `as_images`."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Preprocess):
+            return NotImplemented
+        mine, theirs = self.arrays(), other.arrays()
+        return self.config() == other.config() and all(same_array(mine[name], theirs[name]) for name in mine)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"

@@ -31,7 +31,7 @@ Size = tuple[int, int]
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow's remarks on damaged files would go to the terminal
 
 
-@dataclass
+@dataclass(eq=False)
 class _Found:
     """Images of one part as they were decoded, their classes, and what was left out."""
 
