@@ -65,14 +65,6 @@ def test_an_optimiser_a_callback_and_a_stop_are_handed_in(data):
     assert seen == [1, 2, 3, 4]
 
 
-def test_a_time_budget_ends_the_run(data):
-    now = iter(range(100))
-    stop = api.within(3, lambda: next(now))
-    assert [stop() for _ in range(4)] == [False, False, True, True]
-    with pytest.raises(ValueError, match="`time_budget` must be positive"):
-        api.within(0, lambda: 0.0)
-
-
 def test_validation_rows_are_held_out_and_targets_limited(data):
     x, y = data
     task = api.prepare(x, y, api.Options(size=3, validation=0.25, targets=60))

@@ -37,6 +37,7 @@ ROWS = [
     "gallery",
     "defaults",
     "artefact",
+    "stopping",
     "api",
     "checkpoint",
     "plan",

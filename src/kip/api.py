@@ -23,11 +23,12 @@ from kip.corruption import Corruption
 from kip.data.preprocess import Preprocess, fit
 from kip.kernels import Kernel, family
 from kip.kernels.inner import InnerProductKernel
-from kip.kip import Checkpoint, Config, Info, Problem, State
+from kip.kip import Checkpoint, Config, Info, Params, Problem, State
 from kip.krr import DEFAULT_RIDGE, Ridge
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, check_points, check_targets, class_counts, encode, one_hot
+from kip.stopping import Interrupted, either, within
 from kip.stream import Plan
 
 SCHEDULES = ("cosine", "constant")
@@ -113,10 +114,12 @@ def distill(
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
     `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `labels` is
-    how the support labels are had: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the
-    targets, or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees
-    every state with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are
-    the other fields of `Options`.
+    how support labels are set: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the targets,
+    or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees every state
+    with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the other fields
+    of `Options`.
+
+    Ctrl-C raises `kip.Interrupted`, a KeyboardInterrupt: its `distilled` is the set as it stands.
 
     >>> import numpy as np, kip
     >>> x = np.random.default_rng(0).normal(size=(40, 3)) + 4 * np.repeat(np.eye(2, 3), 20, axis=0)
@@ -140,11 +143,35 @@ def distill(
     )
     own = augment if callable(augment) else None
     task = prepare(x, y, options, kernels=kernels, optimiser=optimiser, augment=own, plan=plan)
-    state = algorithm.init(task.problem, task.config, key=seed)
-    state = algorithm.run(
-        task.problem, task.config, state, callback=callback, stop=either(stop, within(time_budget, time.monotonic))
-    )
-    return assemble(task, state.best[0])
+    last, learned = algorithm.init(task.problem, task.config, key=seed), False
+
+    def seen(state: State, info: Info) -> None:
+        nonlocal last
+        last = state
+        if callback is not None:
+            callback(state, info)
+
+    try:
+        until = either(stop, within(time_budget, time.monotonic))
+        last, learned = algorithm.run(task.problem, task.config, last, callback=seen, stop=until), True
+        return assemble(task, last.best[0])
+    except KeyboardInterrupt:
+        small = _unpublished(task, last) if learned else _standing(task, last)
+        raise Interrupted(small, last.step, task.config.steps) from None
+
+
+def _standing(task: Task, state: State) -> DistilledSet:
+    """The set of a run that ends at `state`; where evaluating or publishing it is interrupted, without either."""
+    try:
+        return assemble(task, algorithm.finish(task.problem, task.config, state).best[0])
+    except KeyboardInterrupt:
+        return _unpublished(task, state)
+
+
+def _unpublished(task: Task, state: State) -> DistilledSet:
+    """The best support points evaluated so far, or else the current ones, with the labels they were evaluated with."""
+    best = state.best[0] if state.best else state
+    return _distilled(task, LabelledSet(best.x, best.y), best.log_params)
 
 
 def _known(more: dict[str, Any]) -> dict[str, Any]:
@@ -155,22 +182,6 @@ def _known(more: dict[str, Any]) -> dict[str, Any]:
             f"distill() got an unexpected argument {unknown[0]!r}; the options are {', '.join(sorted(names))}"
         )
     return more
-
-
-def within(seconds: float | None, clock: Callable[[], float]) -> Callable[[], bool] | None:
-    """A stop that is true once `seconds` have gone by on `clock`."""
-    if seconds is None:
-        return None
-    if seconds <= 0:
-        raise ValueError(f"`time_budget` must be positive; got {seconds}")
-    end = clock() + seconds
-    return lambda: clock() >= end
-
-
-def either(*stops: Callable[[], bool] | None) -> Callable[[], bool]:
-    """A stop that is true when any of those given is."""
-    given = [stop for stop in stops if stop is not None]
-    return lambda: any(stop() for stop in given)
 
 
 def prepare(
@@ -375,19 +386,18 @@ def _augmentation(
 
 def assemble(task: Task, checkpoint: Checkpoint) -> DistilledSet:
     """The distilled set of a checkpoint, with its labels published."""
-    published = algorithm.publish(checkpoint, task.problem, task.config)
-    kernels = algorithm.kernels_of(task.config, checkpoint.log_params)
-    return _distilled(task, published, "+".join(k.spec for k in kernels))
+    return _distilled(task, algorithm.publish(checkpoint, task.problem, task.config), checkpoint.log_params)
 
 
-def _distilled(task: Task, support: LabelledSet, kernel: str) -> DistilledSet:
+def _distilled(task: Task, support: LabelledSet, log_params: tuple[Params, ...] = ()) -> DistilledSet:
+    kernels = algorithm.kernels_of(task.config, log_params) if log_params else task.config.kernels
     corruption = task.config.corruption
     mask = corruption.mask(support.x.shape, key=task.options.seed) if corruption.rho > 0 else None
     return DistilledSet(
         x=support.x,
         y=support.y,
         classes=task.classes,
-        kernel=kernel,
+        kernel="+".join(k.spec for k in kernels),
         ridge=task.config.ridge,
         preprocess=task.preprocess,
         seed=task.options.seed,
@@ -452,7 +462,7 @@ def solve_task(task: Task, rows: np.ndarray | None = None) -> DistilledSet:
         x, _ = config.corruption.apply(x, key=task.options.seed)
     solution = solve_labels(config.kernels, x, problem.train, config.ridge, plan=config.plan)
     support = LabelledSet(x, solution.y.astype(problem.train.y.dtype))
-    return _distilled(task, support, "+".join(k.spec for k in config.kernels))
+    return _distilled(task, support)
 
 
 def _support_rows(support: Any, points: int) -> np.ndarray:

@@ -393,7 +393,7 @@ def run(
     callback: Callable[[State, Info], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> State:
-    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt); judge what is left.
+    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt), and `finish`.
 
     `callback` sees every state with its Info.
     """
@@ -402,6 +402,11 @@ def run(
             callback(state, info)
         if stop is not None and stop():
             break
+    return finish(problem, config, state)
+
+
+def finish(problem: Problem, config: Config, state: State) -> State:
+    """The state with its support set evaluated, where the schedule has not done so; `best[0]` is the result."""
     if not state.best or (state.step % config.judge_every and state.step < config.steps):
         subset = judging_set(problem, config, key=state.key)
         state, _ = _judged(state, Info(state.step, float("nan"), "", 0.0), problem, config, subset)
