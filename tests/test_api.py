@@ -65,6 +65,23 @@ def test_an_optimiser_a_callback_and_a_stop_are_handed_in(data):
     assert seen == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("make", [kip.distill, kip.label_solve])
+def test_channels_may_come_first(make):
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = rng.normal(size=(40, 5, 6, 3)) + y[:, None, None, None]
+    first = np.moveaxis(x, 3, 1)
+    steps = {"steps": 3} if make is kip.distill else {}
+    with pytest.raises(ValueError, match=r"^`x` must be images .* got shape \(40, 3, 5, 6\), which looks like"):
+        make(first, y, size=4, **steps)
+    moved = make(first, y, size=4, layout="channels-first", **steps)
+    assert moved.x.shape == (4, 5, 6, 3)
+    assert moved == make(x, y, size=4, **steps)
+    assert make(first, y, size=4, layout="channels-last", **steps).x.shape == (4, 3, 5, 6)
+    with pytest.raises(ValueError, match="`layout` must be one of"):
+        make(x, y, size=4, layout="nchw", **steps)
+
+
 def test_validation_rows_are_held_out_and_targets_limited(data):
     x, y = data
     task = api.prepare(x, y, api.Options(size=3, validation=0.25, targets=60))

@@ -27,7 +27,7 @@ from kip.kip import Checkpoint, Config, Info, Params, Problem, State
 from kip.krr import DEFAULT_RIDGE, Ridge
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
-from kip.sets import LabelledSet, check_points, check_targets, class_counts, encode, one_hot
+from kip.sets import LabelledSet, channels_last, check_points, check_targets, class_counts, encode, one_hot
 from kip.stopping import Interrupted, either, within
 from kip.stream import Plan
 
@@ -108,16 +108,17 @@ def distill(
     optimiser: optax.GradientTransformation | None = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] | None = None,
+    layout: str | None = None,
     plan: Plan = Plan(),
     **more: Any,
 ) -> DistilledSet:
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
-    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `labels` is
-    how support labels are set: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the targets,
-    or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees every state
-    with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the other fields
-    of `Options`.
+    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `layout` is
+    "channels-last" (default) or "channels-first", (n, channels, h, w). `labels` is how support labels are set: `fixed`,
+    `learned`, `solved`, or `auto`. `augment` names an augmentation of the targets, or is one: a function of a NumPy
+    generator and raw images, channels last. `corruption` is ρ of KIP_ρ. `callback` sees every state with its Info,
+    `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the other fields of `Options`.
 
     Ctrl-C raises `kip.Interrupted`, a KeyboardInterrupt: its `distilled` is the set as it stands.
 
@@ -142,6 +143,7 @@ def distill(
         **_known(more),
     )
     own = augment if callable(augment) else None
+    x = channels_last(np.asarray(x), layout, "x")
     task = prepare(x, y, options, kernels=kernels, optimiser=optimiser, augment=own, plan=plan)
     last, learned = algorithm.init(task.problem, task.config, key=seed), False
 
@@ -419,6 +421,7 @@ def label_solve(
     preprocess: str = "standard",
     ridge: float = DEFAULT_RIDGE,
     seed: int = 0,
+    layout: str | None = None,
     plan: Plan = Plan(),
     **more: Any,
 ) -> DistilledSet:
@@ -433,6 +436,7 @@ def label_solve(
     """
     if (size is None) == (support is None):
         raise ValueError("give either `size` or `support`, the rows of `x` to label")
+    x = channels_last(np.asarray(x), layout, "x")
     kernels = family(kernel, more.get("engine"))
     chosen = None if support is None else _support_rows(support, len(x))
     count = len(chosen) if chosen is not None else size

@@ -236,6 +236,22 @@ def test_bad_npz_is_named(tmp_path: Path, arrays: dict[str, np.ndarray], words: 
     assert "bad.npz" in str(caught.value)
 
 
+@pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train", "x_test", "y_test")])
+def test_npz_with_channels_first(tmp_path: Path, names: tuple[str, ...]) -> None:
+    last, y = RNG.normal(size=(20, 8, 6, 3)), np.arange(20) % 2
+    first = np.moveaxis(last, 3, 1)
+    for name, x in (("last", last), ("first", first)):
+        np.savez(tmp_path / f"{name}.npz", **{part: x if part.startswith("x") else y for part in names})
+    with pytest.raises(ValueError, match=rf"first.npz: `{names[0]}` must be images .*Pass layout='channels-first'"):
+        load(tmp_path / "first.npz")
+    moved, plain = load(tmp_path / "first.npz", layout="channels-first"), load(tmp_path / "last.npz")
+    np.testing.assert_array_equal(moved.x_train, plain.x_train)
+    np.testing.assert_array_equal(moved.x_test, plain.x_test)
+    assert moved.x_train.flags.c_contiguous
+    assert moved.kind == "photos"
+    assert load(tmp_path / "first.npz", layout="channels-last").x_train.shape[1:] == (3, 8, 6)
+
+
 def test_parts_must_agree(tmp_path: Path) -> None:
     x, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "shape.npz", x_train=x, y_train=y, x_test=np.zeros((4, 3)), y_test=y)

@@ -59,7 +59,14 @@ def load_data(options: DataOptions, *, quiet: bool = False) -> Dataset:
     """The data set asked for, with a word of what it is and of what had to be done to get it."""
     from kip.data import load
 
-    dataset = load(options.data, label=_column(options.label), resize=options.resize, source=options.source, say=say)
+    dataset = load(
+        options.data,
+        label=_column(options.label),
+        resize=options.resize,
+        source=options.source,
+        layout=options.layout,
+        say=say,
+    )
     if not quiet:
         shape = "×".join(map(str, dataset.x_train.shape[1:]))
         say(

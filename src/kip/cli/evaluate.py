@@ -96,7 +96,7 @@ def data_of(folder: Path, data: str | None, label: str | None, resize: int | Non
     if data is None and not described:
         raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
     stored = runs.read_config(folder) if described else {}
-    names = ("data", "label", "resize", "source") if data is None else ("label", "resize")
+    names = ("data", "label", "resize", "layout", "source") if data is None else ("label", "resize", "layout")
     place = {name: stored.get(name) for name in names}
     given = {"data": data, "label": label, "resize": resize}
     place |= {name: value for name, value in given.items() if value is not None}

@@ -63,6 +63,13 @@ class DataOptions:
     resize: Annotated[
         int | None, COUNT, Parameter(group=DATA, help="Bring the images of a folder to this height and width.")
     ] = None
+    layout: Annotated[
+        Literal["channels-last", "channels-first"] | None,
+        Parameter(
+            group=DATA,
+            help="Axes of images in an .npz: (n, h, w, channels) by default; channels-first is (n, channels, h, w).",
+        ),
+    ] = None
     source: Annotated[
         Literal["official", "registry"] | None,
         Parameter(group=DATA, help="Where to fetch a named data set from: whichever answers."),

@@ -41,13 +41,15 @@ def load(
     label: str | int | None = None,
     resize: int | tuple[int, int] | None = None,
     source: str | None = None,
+    layout: str | None = None,
     memory: int | None = None,
     say: Callable[[str], object] = print,
 ) -> Dataset:
     """Load the data set called `data`, or read from the path `data`.
 
     A name is "digits" (bundled), "mnist", "fashion-mnist" or "cifar10" (fetched on first use, see `sources.fetch`, with
-    a word to `say`). A path is an .npz or .csv file (`label` is its column of classes), or a folder of idx files, of
+    a word to `say`). A path is an .npz file (`layout` says where its images have their channels: "channels-last" by
+    default, or "channels-first"), a .csv file (`label` is its column of classes), or a folder of idx files, of
     CIFAR-10's binary batches, or of class folders of images (`resize` unifies their sizes). Where no test part comes
     with it, a stratified fifth is set aside, always the same. `memory` bounds the bytes filled (see
     `checks.memory_limit`).
@@ -55,7 +57,7 @@ def load(
     name = str(data).strip().lower()
     if name in NAMES and not _is_path(data):
         return _named(name, source, memory_limit(memory), say)
-    return read_path(Path(data), label=label, resize=resize, memory=memory)
+    return read_path(Path(data), label=label, resize=resize, layout=layout, memory=memory)
 
 
 def read_path(
@@ -63,11 +65,12 @@ def read_path(
     *,
     label: str | int | None = None,
     resize: int | tuple[int, int] | None = None,
+    layout: str | None = None,
     memory: int | None = None,
 ) -> Dataset:
     """Read the data set in the file or folder `path`."""
     try:
-        return _read_path(path, label, resize, memory_limit(memory))
+        return _read_path(path, label, resize, layout, memory_limit(memory))
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -76,7 +79,9 @@ def read_path(
         ) from None
 
 
-def _read_path(path: Path, label: str | int | None, resize: int | tuple[int, int] | None, limit: int) -> Dataset:
+def _read_path(
+    path: Path, label: str | int | None, resize: int | tuple[int, int] | None, layout: str | None, limit: int
+) -> Dataset:
     path = path.expanduser()
     if path.is_dir():
         return _read_folder(path, resize, limit)
@@ -86,7 +91,7 @@ def _read_path(path: Path, label: str | int | None, resize: int | tuple[int, int
         )
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        train, test = read_npz(path, limit)
+        train, test = read_npz(path, limit, layout)
         return assemble(path.name, train, test, kind=_kind(train[0]))
     if suffix in (".csv", ".tsv", ".txt"):
         return assemble(path.name, read_csv(path, limit, label), None)
