@@ -23,10 +23,11 @@ from kip import gallery
 from kip._version import __version__
 from kip.corruption import Certificate, Corruption, certify
 from kip.data.preprocess import Preprocess, restore
+from kip.data.scale import Seen, check_scale, rescale
 from kip.files import read_json, sha256, write_atomic, write_json
 from kip.kernels import Kernel, family
 from kip.krr import Ridge
-from kip.sets import check_points, encode, same_array
+from kip.sets import channels_last, check_points, encode, same_array
 from kip.stream import Plan, coefficients, predict
 
 SCHEMA = 1
@@ -41,9 +42,13 @@ _PREFIX = "preprocess."
 class DistilledSet:
     """A small labelled set with all that is needed to use it.
 
-    `x`, `y` live in preprocessed space, where kernels and masks do; `images()` brings them back for people. `kernel` is
-    a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
+    `x`, `y` live in preprocessed space, where kernels and masks do; `images()` gives the points as raw data. `kernel`
+    is a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
     stored. Two sets are equal where everything that `save` stores is.
+
+    Raw images must be on the scale of those that the set was made from: counts to 255, or floats in 0…1. Images that
+    cannot be are refused. `scale` says otherwise: it is what raw values are divided by, 255 for counts and 1.0 for
+    floats in 0…1. `layout` says where the channels of raw images are: "channels-last" (default) or "channels-first".
 
     >>> import numpy as np, kip
     >>> rng = np.random.default_rng(0)
@@ -97,30 +102,71 @@ class DistilledSet:
         return tuple(coefficients(kernel, self.x, self.y, self.ridge) for kernel in self.kernels)
 
     def images(self) -> np.ndarray:
-        """The points in the scale of the raw data (up to an image's mean and norm under ZCA)."""
+        """The points in the scale of the raw data, as `predict` takes them, and not clipped to its range.
+
+        `scores(images())` are the scores of the support points themselves, to rounding. Under ZCA that holds for
+        natural points only (`label_solve`): ZCA brings every image to mean 0 and norm 1, which learned images do not
+        have, so their scores differ a little.
+        """
         return self.preprocess.invert(self.x)
 
     def scores(
-        self, raw: Any, kernel: str | Kernel | Sequence[Kernel] | None = None, plan: Plan = Plan()
+        self,
+        raw: Any,
+        kernel: str | Kernel | Sequence[Kernel] | None = None,
+        plan: Plan = Plan(),
+        *,
+        scale: float | None = None,
+        layout: str | None = None,
     ) -> np.ndarray:
         """Predicted label vectors of raw inputs; under another `kernel` or family where one is given."""
-        x = self.preprocess.apply(check_points(raw, "raw"))
+        x = self.preprocess.apply(self._checked(raw, scale, layout))
         if kernel is None:
             pairs = list(zip(self.kernels, self._alphas, strict=True))
         else:
             pairs = [(k, coefficients(k, self.x, self.y, self.ridge)) for k in family(kernel)]
         return np.mean([predict(k, self.x, alpha, x, plan) for k, alpha in pairs], axis=0)
 
-    def predict(self, raw: Any, kernel: str | Kernel | None = None) -> np.ndarray:
-        """The class of each raw input, as the data set names it."""
-        return np.asarray(self.classes)[np.argmax(self.scores(raw, kernel), axis=1)]
+    def _checked(self, raw: Any, scale: float | None, layout: str | None) -> np.ndarray:
+        """Raw inputs in the layout and on the scale that `preprocess` takes."""
+        raw = check_points(raw, "raw")
+        if layout is None and raw.shape[1:] == self.preprocess.shape:
+            layout = "channels-last"  # the shape of the training images, whatever it looks like
+        raw = self.preprocess.check_shape(channels_last(raw, layout, "raw"))
+        if scale is not None:
+            return rescale(raw, scale, self.preprocess.scale)
+        seen = self._seen()
+        if seen is not None and not self.preprocess.scale_free:
+            check_scale(raw, seen, self.preprocess.scale, lambda: float(np.abs(self.images()).max()))
+        return raw
 
-    def score(self, raw: Any, labels: Any, kernel: str | Kernel | None = None) -> float:
+    def _seen(self) -> Seen | None:
+        """The values of the raw training images; of sets that do not record them, what uint8 implies."""
+        if self.preprocess.seen is None and self.preprocess.scale == 255 and self.x.ndim == 4:
+            return Seen(0.0, 255.0, 255.0)
+        return self.preprocess.seen
+
+    def predict(
+        self, raw: Any, kernel: str | Kernel | None = None, *, scale: float | None = None, layout: str | None = None
+    ) -> np.ndarray:
+        """The class of each raw input, as the data set names it."""
+        return np.asarray(self.classes)[np.argmax(self.scores(raw, kernel, scale=scale, layout=layout), axis=1)]
+
+    def score(
+        self,
+        raw: Any,
+        labels: Any,
+        kernel: str | Kernel | None = None,
+        *,
+        scale: float | None = None,
+        layout: str | None = None,
+    ) -> float:
         """Accuracy on raw inputs with their labels."""
         codes, _ = encode(labels, self.classes, "labels")
         if len(codes) != len(raw):
-            raise ValueError(f"`labels` has {len(codes)} entries for {len(raw)} inputs; give one label to an input")
-        return float(np.mean(np.argmax(self.scores(raw, kernel), axis=1) == codes))
+            raise ValueError(f"`labels` has {len(codes)} entries for {len(raw)} inputs; give one label per input")
+        scores = self.scores(raw, kernel, scale=scale, layout=layout)
+        return float(np.mean(np.argmax(scores, axis=1) == codes))
 
     def certificate(self) -> Certificate:
         """Whether the set is ρ-corrupted with respect to its recorded mask."""
@@ -254,9 +300,9 @@ def _card(small: DistilledSet) -> str:
         "```python",
         "import kip",
         "small = kip.load('.')  # this folder",
-        "small.predict(raw)     # raw inputs, as the data set has them",
+        "small.predict(raw)     # raw inputs, on the scale of the data set",
         "small.x, small.y       # preprocessed points and soft labels, to train on",
-        "small.images()         # the points as images",
+        "small.images()         # the points as raw data",
         "```",
         "",
         "| | |",
@@ -264,6 +310,7 @@ def _card(small: DistilledSet) -> str:
         f"| classes | {', '.join(map(str, small.classes))} |",
         f"| kernel, ridge | `{small.kernel}`, {ridge} |",
         f"| preprocessing | {small.preprocess.config().get('name', type(small.preprocess).__name__)} |",
+        *([] if (seen := small.preprocess.seen) is None else [f"| raw values | {seen} |"]),
         f"| corrupted coordinates | {small.corruption.rho:.0%} |",
         f"| seed | {small.seed} |",
     ]

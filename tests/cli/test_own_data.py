@@ -95,3 +95,27 @@ def test_integer_classes_are_predicted_as_integers(tmp_path: Path, monkeypatch: 
     assert len(small) == 10
     assert small.predict(x[:1]).tolist() == [7]
     assert small.score(x, y) > 0.9
+
+
+def test_channels_may_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(3)
+    y = np.arange(60) % 2
+    x = (rng.integers(0, 99, (60, 3, 6, 7)) + 100 * y[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "torch.npz", x=x, y=y)
+    monkeypatch.chdir(tmp_path)
+    command = ["distill", "--data", "torch.npz", "--steps", "2", "--draws", "0", "--augment", "none", "--out", "run"]
+    assert main(command) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "looks like (n, channels, h, w)" in said
+    assert "layout" in said
+    assert main([*command, "--layout", "channels-first"]) == 0
+    small = kip.load("run")
+    assert small.x.shape[1:] == (6, 7, 3)
+    assert small.score(x, y, layout="channels-first") > 0.9
+    assert main(["evaluate", "run", "--kernels", "rbf"]) == 0  # read as the run read it
+    accuracy = json.loads(Path("run/metrics.json").read_text())["test_accuracy"]
+    assert json.loads(Path("run/evaluate.json").read_text())["test_accuracy"]["rbf"] == accuracy
+    assert main(["distill", "--config", "run/config.json", "--out", "again"]) == 0
+    assert kip.load("again") == small
