@@ -55,17 +55,32 @@ def use_device(name: str | None) -> None:
     jax.config.update("jax_default_device", device)
 
 
-def load_data(options: DataOptions, *, quiet: bool = False) -> Dataset:
-    """The data set asked for, with a word of what it is and of what had to be done to get it."""
+def _parts(dataset: Dataset) -> str:
+    shape = "×".join(map(str, dataset.x_train.shape[1:]))
+    return (
+        f"{dataset.name}: {len(dataset.x_train):,} training and {len(dataset.x_test):,} test points of {shape}, "
+        f"{len(dataset.classes)} classes"
+    )
+
+
+def load_data(options: DataOptions, *, whole: bool = False, describe: Callable[[Dataset], str] = _parts) -> Dataset:
+    """The data set asked for, with a line of what it is and of what had to be done to get it.
+
+    With `whole`, a path without a test part of its own is not split: all of it is tested.
+    """
     from kip.data import load
 
-    dataset = load(options.data, label=_column(options.label), resize=options.resize, source=options.source, say=say)
-    if not quiet:
-        shape = "×".join(map(str, dataset.x_train.shape[1:]))
-        say(
-            f"{dataset.name}: {len(dataset.x_train):,} training and {len(dataset.x_test):,} test points of {shape}, "
-            f"{len(dataset.classes)} classes"
-        )
+    dataset = load(
+        options.data,
+        label=_column(options.label),
+        resize=options.resize,
+        fit=options.fit,
+        skip_unreadable=options.skip_unreadable,
+        whole=whole,
+        source=options.source,
+        say=say,
+    )
+    say(describe(dataset))
     for note in dataset.notes:
         say(f"  {note}")
     return dataset
@@ -137,10 +152,10 @@ def described(
     """What `config.json` holds: every option of `groups` as it was used, so that `--config` repeats the run."""
     given = {**kept(*groups), **more}
     used = {name: value for name, value in dataclasses.asdict(task.options).items() if name in given}
-    return {"command": command, "version": __version__, **given, **used, "data": _lasting(given["data"])}
+    return {"command": command, "version": __version__, **given, **used, "data": lasting(given["data"])}
 
 
-def _lasting(data: str) -> str:
+def lasting(data: str) -> str:
     """The data set's name, or its path as it is found from anywhere."""
     from kip.data import NAMES
 

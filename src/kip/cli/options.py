@@ -42,6 +42,12 @@ NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 CONFIG_HELP = "TOML with a table a command, or the config.json of a run; what is given here wins."
 
+FIT_HELP = (
+    "How --resize treats images that are not square: crop scales the image to cover the square and keeps the centre, "
+    "pad fits it inside, centred on black, stretch ignores proportions."
+)
+SKIP_UNREADABLE_HELP = "Leave out the images of a folder that cannot be read, and say which."
+
 CACHE_HELP = "Folder to keep values of expensive kernels in, for other runs to find."
 
 
@@ -63,6 +69,10 @@ class DataOptions:
     resize: Annotated[
         int | None, COUNT, Parameter(group=DATA, help="Bring the images of a folder to this height and width.")
     ] = None
+    fit: Annotated[Literal["crop", "pad", "stretch"], Parameter(group=DATA, help=FIT_HELP)] = "crop"
+    skip_unreadable: Annotated[
+        bool, Parameter(group=DATA, negative="", show_default=False, help=SKIP_UNREADABLE_HELP)
+    ] = False
     source: Annotated[
         Literal["official", "registry"] | None,
         Parameter(group=DATA, help="Where to fetch a named data set from: whichever answers."),
