@@ -61,6 +61,7 @@ def test_a_folder_of_mixed_pictures(
     assert np.mean(np.array(found) == truth) == accuracy > 0.6
     assert set(kip.load(run).classes) == set(CLASSES)
 
+    assert json.loads((run / "config.json").read_text())["fit"] == "crop"
     monkeypatch.chdir(elsewhere)  # the run remembers where its data lie
     assert main(["evaluate", str(run), "--kernels", "rbf"]) == 0
     assert json.loads((run / "evaluate.json").read_text())["test_accuracy"]["rbf"] == accuracy
