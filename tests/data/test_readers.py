@@ -1,7 +1,9 @@
 """Each reader gives back what was written, and says in one line what is wrong otherwise."""
 
 import gzip
+import os
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -501,6 +503,15 @@ def test_a_folder_without_images_says_what_is_needed(tmp_path: Path) -> None:
     (tmp_path / "a" / "x.txt").write_text("")
     with pytest.raises(ValueError, match="class folders"):
         load(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse file names that are not UTF-8")
+def test_class_names_that_are_not_utf8_can_be_written_down(tmp_path: Path) -> None:
+    for name in (b"\xe9t\xe9", b"hiver"):
+        folder = tmp_path / os.fsdecode(name)
+        for k in range(3):
+            picture(folder / f"{k}.png")
+    assert load(tmp_path).classes == ("\\xe9t\\xe9", "hiver")
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "x.bin", "cifar-10-python.tar.gz"])

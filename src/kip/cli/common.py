@@ -17,6 +17,7 @@ from kip import defaults, runs
 from kip._version import __version__
 from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
 from kip.cli.progress import Interrupt, console, say, working
+from kip.files import as_path, as_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +161,7 @@ def lasting(data: str) -> str:
     from kip.data import NAMES
 
     name = data.strip().lower()
-    return name if name in NAMES else str(Path(data).expanduser().resolve())
+    return name if name in NAMES else as_text(as_path(data).expanduser().resolve())
 
 
 def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:

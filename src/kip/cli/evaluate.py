@@ -24,6 +24,7 @@ from kip.cli.options import (
     DataOptions,
 )
 from kip.cli.progress import console, say
+from kip.files import as_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,11 +105,11 @@ def evaluate(
         place = _Place(options, own=data is None or _is_own(folder, data))
         if place not in loaded:
             loaded[place] = common.load_data(options, whole=not place.own, describe=place.tested)
-        found.append(_scored(small, loaded[place], specs, folder.name, watch))
+        found.append(_scored(small, loaded[place], specs, as_text(folder.name), watch))
         _write(folder, options, loaded[place], found[-1])
     console.print(_table(run, sets, found))
     place_of_picture = picture or _beside(run)
-    _draw(place_of_picture, [folder.name for folder in run], found)
+    _draw(place_of_picture, [as_text(folder.name) for folder in run], found)
     say(f"drawn in {place_of_picture}")
     say(f"written to {', '.join(str(folder / 'evaluate.json') for folder in run)}")
     return 0
@@ -223,7 +224,7 @@ def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, 
     from kip.files import write_json
 
     part = "test" if len(dataset.x_train) else "all"
-    about = {"version": __version__, "data": place.data, "part": part, "test_size": len(dataset.x_test)}
+    about = {"version": __version__, "data": as_text(place.data), "part": part, "test_size": len(dataset.x_test)}
     write_json(folder / "evaluate.json", {**about, "test_accuracy": found})
 
 
@@ -232,7 +233,7 @@ def _table(folders: Sequence[Path], sets: Sequence[DistilledSet], found: Sequenc
     table = Table(title="test accuracy, %", title_justify="left", title_style="bold", header_style="bold")
     table.add_column("kernel")
     for folder in folders:
-        table.add_column(folder.name, justify="right", overflow="fold")
+        table.add_column(as_text(folder.name), justify="right", overflow="fold")
     for spec in found[0]:
         cells = [
             f"[bold green]{100 * row[spec]:.2f} *[/]" if spec in _made_for(small) else f"{100 * row[spec]:.2f}  "

@@ -18,7 +18,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from kip import defaults
-from kip.files import read_json
+from kip.files import as_text, read_json
 
 DATA = Group("Data", sort_key=1)
 LEARNING = Group("What is learned", sort_key=2)
@@ -87,6 +87,10 @@ class DataOptions:
     validation: Annotated[
         float, Parameter(group=DATA, help="Fraction of the training set held out, to watch accuracy on.")
     ] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.label is not None:
+            object.__setattr__(self, "label", as_text(self.label))
 
 
 @Parameter(name="*")

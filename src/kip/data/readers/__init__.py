@@ -23,6 +23,7 @@ from kip.data.readers.folder import read_image_folder
 from kip.data.readers.idx import find_idx, read_idx_folder
 from kip.data.readers.npz import read_npz
 from kip.data.readers.table import read_csv
+from kip.files import as_path, as_text
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 """Data sets that `load` takes by name."""
@@ -76,19 +77,20 @@ def read_path(path: Path, how: Reading = USUAL, *, memory: int | None = None) ->
 
 
 def _read_path(path: Path, how: Reading, limit: int) -> Dataset:
-    path = path.expanduser()
+    path = as_path(path).expanduser()
+    name = as_text(path.name)
     if path.is_dir():
         return _read_folder(path, how, limit)
     if not path.exists():
         raise FileNotFoundError(
-            f"`data` {str(path)!r} is neither a data set's name nor an existing path. {nearest(path.name, NAMES)}"
+            f"`data` {str(path)!r} is neither a data set's name nor an existing path. {nearest(name, NAMES)}"
         )
     suffix = path.suffix.lower()
     if suffix == ".npz":
         train, test = read_npz(path, limit)
-        return assemble(path.name, train, test, kind=_kind(train[0]), whole=how.whole)
+        return assemble(name, train, test, kind=_kind(train[0]), whole=how.whole)
     if suffix in (".csv", ".tsv", ".txt"):
-        return assemble(path.name, read_csv(path, limit, how.label), None, whole=how.whole)
+        return assemble(name, read_csv(path, limit, how.label), None, whole=how.whole)
     if suffix in (".pkl", ".pickle", ".pt", ".pth") or "python" in path.name:
         raise ValueError(f"{path}: pickles are not read, since they can run code. Save the arrays with numpy.savez.")
     raise ValueError(
@@ -118,7 +120,7 @@ def _digits() -> Part:
     place = Path(package.origin).parent if package and package.origin else Path()
     table = place / "datasets" / "data" / "digits.csv.gz"
     if table.is_file():  # importing scikit-learn for it would take a second
-        with gzip.open(table, "rt") as file:
+        with gzip.open(table, "rt", encoding="ascii") as file:
             rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
@@ -128,7 +130,7 @@ def _digits() -> Part:
 
 
 def _read_folder(folder: Path, how: Reading, limit: int) -> Dataset:
-    name = folder.resolve().name
+    name = as_text(folder.resolve().name)
     if find_idx(folder):
         return assemble(name, *read_idx_folder(folder, limit), kind="digits", whole=how.whole)
     batches = find_cifar(folder)

@@ -15,6 +15,7 @@ import numpy as np
 
 from kip.data.checks import check_memory
 from kip.data.readers.base import Fit, Part, Reading, listed
+from kip.files import as_text
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pnm"})
 """What the name of an image ends in; other files are left out and reported."""
@@ -100,7 +101,7 @@ def _checked_size(resize: int | Size | None) -> Size | None:
 
 def _parts(folder: Path) -> tuple[Path, Path | None, tuple[str, ...]]:
     """Find the folders of the training and the test part: train/ with test/ or val/, or `folder` itself."""
-    places = {place.name.lower(): place for place in _folders(folder)}
+    places = {as_text(place.name).lower(): place for place in _folders(folder)}
     if "train" not in places:
         return folder, None, ()
     used = next((name for name in ("test", "val") if name in places), None)
@@ -124,17 +125,19 @@ def _listed(folder: Path) -> list[Path]:
 def _read_part(folder: Path, size: Size | None, fit: Fit, limit: int) -> _Found:
     found, held = _Found(), 0
     places = _folders(folder)
-    found.others += [place.name for place in _listed(folder) if not place.is_dir()]
+    found.others += [as_text(place.name) for place in _listed(folder) if not place.is_dir()]
     for place in places:
-        label = unicodedata.normalize("NFC", place.name)  # one spelling of accents, whatever the file system keeps
+        label = unicodedata.normalize(
+            "NFC", as_text(place.name)
+        )  # one spelling of accents, whatever the file system keeps
         for path in _listed(place):
             if path.suffix.lower() not in SUFFIXES or not path.is_file():
-                found.others.append(f"{place.name}/{path.name}")
+                found.others.append(f"{label}/{as_text(path.name)}")
                 continue
             try:
                 image = _read_image(path, size, fit, limit)
             except _UnreadableError as error:
-                found.unreadable.append(f"{label}/{path.name} ({error})")
+                found.unreadable.append(f"{label}/{as_text(path.name)} ({error})")
                 continue
             held += image.size
             check_memory(folder, held, limit, _SMALLER)
