@@ -87,13 +87,13 @@ def flush_folder(folder: Path) -> None:
 
 
 def as_text(name: str | Path) -> str:
-    """A file's name or an argument as the Unicode text that its bytes are in UTF-8, whatever the locale's encoding.
+    r"""A file's name or an argument as the Unicode text that its bytes are in UTF-8, whatever the locale's encoding.
 
     Python keeps bytes that the locale cannot decode as lone surrogates, which no file in UTF-8 can hold. Bytes that are
     not UTF-8 either are spelled out.
 
-    >>> as_text("\\udcc3\\udca9t\\udcc3\\udca9"), as_text("\\udce9t")
-    ('été', '\\\\xe9t')
+    >>> as_text("\udcc3\udca9t\udcc3\udca9"), as_text("\udce9t")
+    ('été', '\\xe9t')
     """
     return str(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 

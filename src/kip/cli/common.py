@@ -16,7 +16,7 @@ from rich.table import Table
 from kip import defaults, runs
 from kip._version import __version__
 from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
-from kip.cli.progress import Interrupt, console, say, working
+from kip.cli.progress import Interrupt, say, show, working
 from kip.files import as_path, as_text
 
 if TYPE_CHECKING:
@@ -211,11 +211,11 @@ def _print_seeds(done: Sequence[Done]) -> None:
     accuracies = np.array([run.accuracy for run in done])
     table = Table(title=f"{len(done)} seeds", title_justify="left", title_style="bold")
     table.add_column("seed", justify="right")
-    table.add_column("test accuracy", justify="right")
+    table.add_column("test accuracy", justify="right", no_wrap=True)
     table.add_column("folder")
     for run in done:
         table.add_row(str(run.seed), f"{100 * run.accuracy:.2f} %", str(run.folder))
-    console.print(table)
+    show(table)
     say(f"mean {100 * accuracies.mean():.2f} %, standard deviation {100 * accuracies.std(ddof=1):.2f}")
 
 
@@ -279,9 +279,7 @@ def conclude(
 
 def _say_done(folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, interrupt: Interrupt) -> None:
     kind = "images" if small.x.ndim == 4 else "points"
-    console.print(
-        measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind)
-    )
+    show(measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind))
     if interrupt():
         say("interrupted: the set was saved as it stands")
     say(f"saved in {folder}; to use it: kip.load({str(folder)!r}).predict(raw)")

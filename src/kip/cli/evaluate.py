@@ -23,7 +23,7 @@ from kip.cli.options import (
     SKIP_UNREADABLE_HELP,
     DataOptions,
 )
-from kip.cli.progress import console, say
+from kip.cli.progress import say, show
 from kip.files import as_text
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def evaluate(
             loaded[place] = common.load_data(options, whole=not place.own, describe=place.tested)
         found.append(_scored(small, loaded[place], specs, as_text(folder.name), watch))
         _write(folder, options, loaded[place], found[-1])
-    console.print(_table(run, sets, found))
+    show(_table(run, sets, found))
     place_of_picture = picture or _beside(run)
     _draw(place_of_picture, [as_text(folder.name) for folder in run], found)
     say(f"drawn in {place_of_picture}")

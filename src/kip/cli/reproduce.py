@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from kip.cli.options import seconds
-from kip.cli.progress import Interrupt, console, duration, say
+from kip.cli.progress import Interrupt, duration, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ def _print_recipes() -> None:
     table.add_column("what")
     for each in recipes.recipes():
         table.add_row(each.id, str(len(each.cells)), each.title)
-    console.print(table)
+    show(table)
     say("kip reproduce RECIPE runs one, --cells some of it; kip reproduce --status says what was run")
 
 
@@ -121,7 +121,7 @@ def _print_status(results: Path, wanted: set[str] | None) -> None:
                 table.add_row(each.id, setting, *(str(counts[word] or "") for word in status.STATUSES))
                 totals = [total + counts[word] for total, word in zip(totals, status.STATUSES, strict=True)]
     table.add_row("all", "", *map(str, totals), style="bold")
-    console.print(table)
+    show(table)
     say("matches: within the published deviation plus half a point, or above; run: the paper prints no number")
 
 
