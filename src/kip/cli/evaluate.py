@@ -146,7 +146,7 @@ def data_of(
         raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
     stored = runs.read_config(folder) if described else {}
     own = data is None or _is_own(folder, data)
-    names = ("data", "label", "resize", "fit", "skip_unreadable", "source") if own else ("label", "resize", "fit")
+    names = ("label", "resize", "fit", "skip_unreadable", *(("data", "source") if own else ()))
     place = {name: stored.get(name) for name in names}
     given = {"data": data, "label": label, "resize": resize, "fit": fit, "skip_unreadable": skip_unreadable or None}
     place |= {name: value for name, value in given.items() if value is not None}
