@@ -103,7 +103,7 @@ def test_evaluate_splits_the_runs_own_data_as_the_run_did(
 
 
 def test_evaluate_uses_the_test_part_that_a_path_has(animals: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parts = {"x_train": np.full((9, 1), 5.0), "y_train": np.array(["dog"] * 9)}
+    parts = {"x_train": np.full((9, 1), 5.0), "y_train": np.array(["newt"] * 9)}  # not known, and not tested
     np.savez(animals / "parts.npz", **parts, x_test=np.full((4, 1), 10.0), y_test=np.array(["owl"] * 4))
     command = ["evaluate", str(animals / "run"), "--kernels", "rbf", "--data"]
     assert main([*command, str(animals / "parts.npz")]) == 0

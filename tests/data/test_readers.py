@@ -378,7 +378,8 @@ def test_a_path_may_be_read_whole_to_be_tested(tmp_path: Path) -> None:
     assert data.classes == ("cat",)
     parts = {"x_train": np.ones((4, 2)), "y_train": np.array([0, 1, 0, 1])}
     np.savez(tmp_path / "two.npz", **parts, x_test=np.zeros((3, 2)), y_test=np.array([2, 2, 2]))
-    assert len(load(tmp_path / "two.npz", whole=True).x_test) == 3  # its own test part, with a class of its own
+    data = load(tmp_path / "two.npz", whole=True)  # its own test part, with the class that it holds
+    assert (len(data.x_train), len(data.x_test), data.classes, data.test_given) == (0, 3, ("2",), True)
 
 
 def test_mixed_sizes_need_resize(tmp_path: Path) -> None:

@@ -125,11 +125,16 @@ class _Place:
     def tested(self, dataset: Dataset) -> str:
         """The line that says which points of the data set are tested."""
         count, kind = len(dataset.x_test), "rows" if dataset.x_test.ndim == 2 else "images"
-        if not len(dataset.x_train):
+        if _all_tested(dataset):
             return f"{dataset.name}: all {count:,} {kind} are tested"
         if self.own and not dataset.test_given:
             return f"{dataset.name}: the {count:,} {kind} that the run set aside are tested"
         return f"{dataset.name}: its test part of {count:,} {kind} is tested"
+
+
+def _all_tested(dataset: Dataset) -> bool:
+    """Whether all points that were found are tested, since no test part came with them."""
+    return not dataset.test_given and not len(dataset.x_train)
 
 
 def data_of(
@@ -211,19 +216,19 @@ def codes(small: DistilledSet, dataset: Dataset, labels: np.ndarray) -> np.ndarr
     from kip.data.readers.base import listed
 
     index = {str(name): code for code, name in enumerate(small.classes)}
-    unknown = [dataset.classes[code] for code in np.unique(labels) if dataset.classes[code] not in index]
+    unknown = [name for name in dataset.classes if name not in index]
     if unknown:
         raise ValueError(
-            f"`--data` {dataset.name} has the class {unknown[0]!r}, which the distilled set does not know; "
+            f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know; "
             f"it knows {listed(list(index))}. Remove the points of that class, or give other data."
         )
-    return np.array([index.get(name, -1) for name in dataset.classes])[labels]
+    return np.array([index[name] for name in dataset.classes])[labels]
 
 
 def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, float]) -> None:
     from kip.files import write_json
 
-    part = "test" if len(dataset.x_train) else "all"
+    part = "all" if _all_tested(dataset) else "test"
     about = {"version": __version__, "data": as_text(place.data), "part": part, "test_size": len(dataset.x_test)}
     write_json(folder / "evaluate.json", {**about, "test_accuracy": found})
 

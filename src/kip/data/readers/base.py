@@ -35,7 +35,8 @@ class Reading:
     `label` is the class column of a csv file. `resize`, a side or (height, width), brings the images of a folder to one
     size, and `fit` says how: "crop" scales each image to cover that size and cuts its centre out, "pad" scales it to
     fit inside and centres it on black, "stretch" ignores its proportions. `skip_unreadable` leaves out images that
-    cannot be decoded. `whole`: without a test part of its own the data set is not split, all of it is the test part.
+    cannot be decoded. `whole`: the data set is only tested; without a test part of its own it is not split, all of
+    it is the test part.
     """
 
     label: str | int | None = None
@@ -89,13 +90,13 @@ def assemble(
 ) -> Dataset:
     """Make a checked `Dataset` from points and labels; `test` left out is split off the training part.
 
-    `classes`, if given, names the labels 0, 1, …; otherwise the labels are the names. With `whole`, where `test` is
-    left out every point is a test point.
+    `classes`, if given, names the labels 0, 1, …; otherwise the labels are the names. With `whole` there are no
+    training points: `test` is tested, or where it is left out every point.
     """
-    parts = {"train": train} if test is None else {"train": train, "test": test}
+    parts = {"train": train} if test is None else {"test": test} if whole else {"train": train, "test": test}
     for part, (x, labels) in parts.items():
         _check_part(name, part, x, labels)
-    if test is not None and train[0].shape[1:] != test[0].shape[1:]:
+    if test is not None and not whole and train[0].shape[1:] != test[0].shape[1:]:
         raise ValueError(
             f"{name}: training points are {train[0].shape[1:]}, test points {test[0].shape[1:]}. Give both one shape."
         )
@@ -103,14 +104,14 @@ def assemble(
         classes, codes = encode(name, *(labels for _, labels in parts.values()))
     else:
         codes = tuple(_coded(name, labels, len(classes)) for _, labels in parts.values())
-    if whole and test is None:
-        return Dataset(name, train[0][:0], codes[0][:0], train[0], codes[0], classes, kind, notes)
-    if len(classes) < 2 and not whole:
+    if whole:
+        ((x, _),) = parts.values()
+        return Dataset(name, x[:0], codes[0][:0], x, codes[0], classes, kind, notes, test_given=test is not None)
+    if len(classes) < 2:
         raise ValueError(f"{name}: a data set needs at least two classes; found only {classes[0]!r}. Check the labels.")
     if test is None:
         return split(name, train[0], codes[0], classes, kind=kind, notes=notes)
-    if not whole:
-        _check_trained(name, codes[0], classes)
+    _check_trained(name, codes[0], classes)
     return Dataset(name, train[0], codes[0], test[0], codes[1], classes, kind, notes, test_given=True)
 
 
