@@ -177,9 +177,8 @@ class DistilledSet:
         """The gallery with labels as PNG, or None where the points are not images."""
         if self.x.ndim != 4:
             return None
-        captions = [str(self.classes[code]) for code in np.argmax(self.y, axis=1)]
         buffer = io.BytesIO()
-        gallery.sheet([("", self.images())], captions).save(buffer, "PNG")
+        gallery.sheet([("", self.images())], gallery.captions(self.y, self.classes)).save(buffer, "PNG")
         return buffer.getvalue()
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:

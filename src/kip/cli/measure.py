@@ -54,11 +54,11 @@ class Measured:
         return {name: self.metrics[name] for name in names if self.metrics.get(name) is not None}
 
     def table(self, title: str, kind: str) -> Table:
-        """The comparison, for a terminal of 80 columns."""
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=60)
+        """The comparison, for `progress.show`."""
+        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
         table.add_column("")
         for heading in ("test accuracy", kind, "compression", "weak ε"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for i, row in enumerate(self.rows):
             spread = "" if row.deviation is None else f" ± {100 * row.deviation:.1f}"
             table.add_row(
