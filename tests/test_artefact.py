@@ -155,3 +155,13 @@ def test_the_engine_asked_for_scores_too_and_does_not_travel(tmp_path):
     assert isinstance(small.kernels[0], PlanesKernel)
     small.save(tmp_path / "small")
     assert kip.load(tmp_path / "small").engine is None
+
+
+def test_the_card_says_what_the_set_was_made_for(tmp_path, small, data):
+    card = (small.save(tmp_path / "kernels") / "README.md").read_text(encoding="utf-8")
+    assert "made for kernel ridge-regression with kernel 'rbf'; to train networks use `kip distill --for net" in card
+    assert "to train networks on" not in card
+    networks = kip.distill(*data, size=6, steps=2, kernel="fc1", purpose="networks")
+    card = (networks.save(tmp_path / "networks") / "README.md").read_text(encoding="utf-8")
+    assert "made to train networks, with kernel 'fc1'; for kernel ridge-regression use `kip distill`" in card
+    assert "preprocessed points and soft labels, to train networks on" in card

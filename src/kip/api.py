@@ -93,7 +93,8 @@ def distill(
     y: Any,
     *,
     size: int,
-    kernel: str | Kernel | Sequence[str | Kernel] = "rbf",
+    kernel: str | Kernel | Sequence[str | Kernel] | None = None,
+    purpose: str = "kernels",
     steps: int | None = None,
     labels: str = "auto",
     augment: str | Augmentation | None = None,
@@ -112,20 +113,25 @@ def distill(
 ) -> DistilledSet:
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
-    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `labels` is
-    how the support labels are had: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the
-    targets, or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees
-    every state with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are
-    the other fields of `Options`.
+    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `purpose`
+    says what the set is for: "kernels" (kernel ridge-regression) or "networks" (to train them). A `kernel` of None is
+    "rbf" for kernels, and for networks the family that `kip distill --for networks` takes. `labels` says how support
+    labels are set: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the targets, or is one:
+    a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees every state with its
+    Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the other fields of
+    `Options`.
 
     >>> import numpy as np, kip
     >>> x = np.random.default_rng(0).normal(size=(40, 3)) + 4 * np.repeat(np.eye(2, 3), 20, axis=0)
     >>> kip.distill(x, np.repeat([0, 1], 20), size=2, steps=10)
     DistilledSet(2 points of (3,), 2 classes, kernel 'rbf')
     """
+    if kernel is None:
+        kernel = defaults.kernel(purpose, vectors=np.ndim(x) == 2)
     kernels = family(kernel, more.get("engine"))
     options = Options(
         size=size,
+        purpose=purpose,
         kernel="+".join(k.spec for k in kernels),
         steps=steps,
         labels=labels,
