@@ -42,7 +42,7 @@ def _negligible(rows: np.ndarray) -> np.ndarray:
 
 
 def of_run(metrics: Mapping[str, Any], config: Mapping[str, Any], usual_steps: int | None = None) -> list[str]:
-    """The sentences for `metrics.json` and for the lines under the table; most runs need none.
+    """The sentences for `metrics.json` and for the lines under the table.
 
     `config` holds the options of the run as they were used, with the label mode as `labels`; `usual_steps` are the
     steps of the default, and None where nothing was learned.
