@@ -4,7 +4,7 @@ import pytest
 from scipy.cluster.vq import kmeans2
 
 import kip
-from kip import api, baselines
+from kip import api, baselines, defaults
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +155,16 @@ def test_bad_input_is_named_before_anything_is_computed(data, changes, message):
 def test_an_unknown_option_is_named(data):
     with pytest.raises(TypeError, match="unexpected argument 'speed'"):
         kip.distill(*data, size=3, speed=2)
+
+
+def test_a_set_for_networks_takes_the_preset_of_the_command_line(data):
+    x, y = data
+    small = kip.distill(x, y, size=3, purpose="networks", steps=2)
+    assert small.kernel == defaults.VECTOR_FAMILY
+    assert (small.config["labels"], small.config["purpose"]) == ("fixed", "networks")
+    images = np.repeat(x[:, :4].reshape(-1, 2, 2, 1), 2, axis=1).repeat(2, axis=2)
+    assert kip.distill(images, y, size=3, purpose="networks", steps=1).kernel == defaults.NETWORK_FAMILY
+    assert kip.distill(x, y, size=3, purpose="networks", kernel="fc1", steps=1).kernel == "fc1"
+    assert kip.distill(x, y, size=3, steps=1).kernel == "rbf"
+    with pytest.raises(ValueError, match="`purpose` must be one of kernels, networks"):
+        kip.distill(x, y, size=3, purpose="people")

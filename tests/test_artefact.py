@@ -283,3 +283,13 @@ def test_sets_are_equal_where_all_that_is_saved_is(tmp_path, data, small):
     assert {"one": small} == {"one": kip.load(tmp_path)}
     with pytest.raises(TypeError, match="unhashable"):
         hash(small)
+
+
+def test_the_card_says_what_the_set_was_made_for(tmp_path, small, data):
+    card = (small.save(tmp_path / "kernels") / "README.md").read_text(encoding="utf-8")
+    assert "made for kernel ridge-regression with kernel 'rbf'; to train networks use `kip distill --for net" in card
+    assert "to train networks on" not in card
+    networks = kip.distill(*data, size=6, steps=2, kernel="fc1", purpose="networks")
+    card = (networks.save(tmp_path / "networks") / "README.md").read_text(encoding="utf-8")
+    assert "made to train networks, with kernel 'fc1'; for kernel ridge-regression use `kip distill`" in card
+    assert "preprocessed points and soft labels, to train networks on" in card

@@ -94,7 +94,8 @@ def distill(
     y: Any,
     *,
     size: int,
-    kernel: str | Kernel | Sequence[str | Kernel] = "rbf",
+    kernel: str | Kernel | Sequence[str | Kernel] | None = None,
+    purpose: str = "kernels",
     steps: int | None = None,
     labels: str = "auto",
     augment: str | Augmentation | None = None,
@@ -115,10 +116,12 @@ def distill(
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
     `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `layout` is
-    "channels-last" (default) or "channels-first", (n, channels, h, w). `labels` is how support labels are set: `fixed`,
-    `learned`, `solved`, or `auto`. `augment` names an augmentation of the targets, or is one: a function of a NumPy
-    generator and raw images, channels last. `corruption` is ρ of KIP_ρ. `callback` sees every state with its Info,
-    `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are the other fields of `Options`.
+    "channels-last" (default) or "channels-first", (n, channels, h, w). `purpose` says what the set is for: "kernels"
+    (kernel ridge-regression) or "networks" (to train them). A `kernel` of None is "rbf" for kernels, and for networks
+    the family that `kip distill --for networks` takes. `labels` says how support labels are set: `fixed`, `learned`,
+    `solved`, or `auto`. `augment` names an augmentation of the targets, or is one: a function of a NumPy generator and
+    raw images, channels last. `corruption` is ρ of KIP_ρ. `callback` sees every state with its Info, `stop()` may end
+    the run, `time_budget` ends it after that many seconds. `more` are the other fields of `Options`.
 
     Ctrl-C raises `kip.Interrupted`, a KeyboardInterrupt: its `distilled` is the set as it stands.
 
@@ -127,9 +130,12 @@ def distill(
     >>> kip.distill(x, np.repeat([0, 1], 20), size=2, steps=10)
     DistilledSet(2 points of (3,), 2 classes, kernel 'rbf')
     """
+    if kernel is None:
+        kernel = defaults.kernel(purpose, vectors=np.ndim(x) == 2)
     kernels = family(kernel, more.get("engine"))
     options = Options(
         size=size,
+        purpose=purpose,
         kernel="+".join(k.spec for k in kernels),
         steps=steps,
         labels=labels,

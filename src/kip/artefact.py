@@ -286,21 +286,32 @@ def _restored(about: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Distil
     )
 
 
+def made_for(small: DistilledSet) -> str:
+    """What the set was made for, and what to use for the other purpose, in one clause."""
+    if small.config.get("purpose") == "networks":
+        return f"made to train networks, with kernel '{small.kernel}'; for kernel ridge-regression use `kip distill`"
+    return (
+        f"made for kernel ridge-regression with kernel '{small.kernel}'; "
+        "to train networks use `kip distill --for networks`"
+    )
+
+
 def _card(small: DistilledSet) -> str:
     shape = "×".join(map(str, small.x.shape[1:]))
     kind = "images" if small.x.ndim == 4 else "vectors"
     ridge = f"{small.ridge.value:g}{' (× tr K/n)' if small.ridge.scale_invariant else ''}"
+    networks = ", to train networks on" if small.config.get("purpose") == "networks" else ""
     lines = [
         f"# {len(small)} distilled {kind}",
         "",
         f"{len(small)} {kind} of {shape} with soft labels for {len(small.classes)} classes, distilled with `kip` "
-        f"{__version__} from {small.original_size:,} labelled points for the kernel `{small.kernel}`.",
+        f"{__version__} from {small.original_size:,} labelled points: {made_for(small)}.",
         "",
         "```python",
         "import kip",
         "small = kip.load('.')  # this folder",
         "small.predict(raw)     # raw inputs, on the scale of the data set",
-        "small.x, small.y       # preprocessed points and soft labels, to train on",
+        f"small.x, small.y       # preprocessed points and soft labels{networks}",
         "small.images()         # the points as raw data",
         "```",
         "",

@@ -109,8 +109,8 @@ def api_options(dataset: Dataset, *groups: Any) -> Options:
             raise ValueError(f"`--{name.replace('_', '-')}` must be a finite number; got {value}")
     if given["size"] is None:
         given["size"] = max(10, len(dataset.classes))
-    if given["kernel"] == defaults.NETWORK_FAMILY and dataset.x_train.ndim == 2:
-        given["kernel"] = defaults.VECTOR_FAMILY  # the preset for images: vectors cannot be convolved
+    if given["kernel"] == defaults.NETWORK_FAMILY:  # what `--for networks` presets before the data are known
+        given["kernel"] = defaults.kernel("networks", vectors=dataset.x_train.ndim == 2)
     if given.get("augment") is not None:
         given["augment"] = augmentation(given["augment"], dataset.kind)
     names = {field.name for field in dataclasses.fields(Options)}
@@ -222,7 +222,10 @@ def _print_seeds(done: Sequence[Done]) -> None:
 
 @dataclass(frozen=True)
 class Story:
-    """What a run knows about itself beside what is measured of its set: how it went and how to draw it."""
+    """What a run knows about itself beside what is measured of its set: how it went and how to draw it.
+
+    `usual_steps` are the default steps of such a run; None where nothing is learned step by step.
+    """
 
     title: str
     config: dict[str, Any]
@@ -231,6 +234,7 @@ class Story:
     more: dict[str, Any]
     pictures: Callable[[DistilledSet, Path], None]
     planned: Planned | None = None
+    usual_steps: int | None = None
 
 
 def conclude(
@@ -248,12 +252,15 @@ def conclude(
     The set is saved before it is measured: what took long to learn is on the disk before anything else can fail.
     """
     from kip import machine
-    from kip.cli import measure
+    from kip.cli import cautions, measure
 
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)
     start = time.monotonic()
     measured = measure.measure(small, story.title, task, dataset, running.draws, running.full, interrupt, watch)
+    metrics = {**measured.metrics, **story.more}
+    used = {**dataclasses.asdict(task.options), "labels": story.more["labels"]}
+    warnings = cautions.of_run(metrics, used, story.usual_steps)
     small = dataclasses.replace(small, results=measured.headline())
     small.save(run.folder, overwrite=True)
     with working("drawing pictures"):
@@ -263,8 +270,8 @@ def conclude(
     stopped = "interrupted" if interrupt() else story.stopped
     run.finish(
         {
-            **measured.metrics,
-            **story.more,
+            **metrics,
+            "warnings": warnings,
             "stopped": stopped,
             "seconds": round(story.seconds["learning"], 3),
             "seconds_by_part": {name: round(value, 3) for name, value in spent.items()},
@@ -274,16 +281,28 @@ def conclude(
         }
     )
     watch.forget()
-    _say_done(run.folder, small, measured, dataset, interrupt)
+    _say_done(run.folder, small, measured, dataset, warnings, interrupt)
     return Done(run.folder, task.options.seed, measured.metrics["test_accuracy"], interrupt.status)
 
 
-def _say_done(folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, interrupt: Interrupt) -> None:
+def _say_done(
+    folder: Path,
+    small: DistilledSet,
+    measured: Measured,
+    dataset: Dataset,
+    warnings: Sequence[str],
+    interrupt: Interrupt,
+) -> None:
+    from kip.artefact import made_for
+
     kind = "images" if small.x.ndim == 4 else "points"
     show(measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind))
+    for sentence in warnings:
+        say(f"note: {sentence}")
     if interrupt():
         say("interrupted: the set was saved as it stands")
     say(f"saved in {folder}; to use it: kip.load({str(folder)!r}).predict(raw)")
+    say(made_for(small))
 
 
 def natural(task: Task) -> LabelledSet:
