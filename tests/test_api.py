@@ -4,7 +4,7 @@ import pytest
 from scipy.cluster.vq import kmeans2
 
 import kip
-from kip import api, baselines
+from kip import api, baselines, defaults
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +65,21 @@ def test_an_optimiser_a_callback_and_a_stop_are_handed_in(data):
     assert seen == [1, 2, 3, 4]
 
 
-def test_a_time_budget_ends_the_run(data):
-    now = iter(range(100))
-    stop = api.within(3, lambda: next(now))
-    assert [stop() for _ in range(4)] == [False, False, True, True]
-    with pytest.raises(ValueError, match="`time_budget` must be positive"):
-        api.within(0, lambda: 0.0)
+@pytest.mark.parametrize("make", [kip.distill, kip.label_solve])
+def test_channels_may_come_first(make):
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = rng.normal(size=(40, 5, 6, 3)) + y[:, None, None, None]
+    first = np.moveaxis(x, 3, 1)
+    steps = {"steps": 3} if make is kip.distill else {}
+    with pytest.raises(ValueError, match=r"^`x` must be images .* got shape \(40, 3, 5, 6\), which looks like"):
+        make(first, y, size=4, **steps)
+    moved = make(first, y, size=4, layout="channels-first", **steps)
+    assert moved.x.shape == (4, 5, 6, 3)
+    assert moved == make(x, y, size=4, **steps)
+    assert make(first, y, size=4, layout="channels-last", **steps).x.shape == (4, 3, 5, 6)
+    with pytest.raises(ValueError, match="`layout` must be one of"):
+        make(x, y, size=4, layout="nchw", **steps)
 
 
 def test_validation_rows_are_held_out_and_targets_limited(data):
@@ -146,3 +155,16 @@ def test_bad_input_is_named_before_anything_is_computed(data, changes, message):
 def test_an_unknown_option_is_named(data):
     with pytest.raises(TypeError, match="unexpected argument 'speed'"):
         kip.distill(*data, size=3, speed=2)
+
+
+def test_a_set_for_networks_takes_the_preset_of_the_command_line(data):
+    x, y = data
+    small = kip.distill(x, y, size=3, purpose="networks", steps=2)
+    assert small.kernel == defaults.VECTOR_FAMILY
+    assert (small.config["labels"], small.config["purpose"]) == ("fixed", "networks")
+    images = np.repeat(x[:, :4].reshape(-1, 2, 2, 1), 2, axis=1).repeat(2, axis=2)
+    assert kip.distill(images, y, size=3, purpose="networks", steps=1).kernel == defaults.NETWORK_FAMILY
+    assert kip.distill(x, y, size=3, purpose="networks", kernel="fc1", steps=1).kernel == "fc1"
+    assert kip.distill(x, y, size=3, steps=1).kernel == "rbf"
+    with pytest.raises(ValueError, match="`purpose` must be one of kernels, networks"):
+        kip.distill(x, y, size=3, purpose="people")

@@ -32,3 +32,18 @@ def test_a_batch_allows_labels_to_be_solved_whatever_the_size() -> None:
 def test_an_unknown_purpose_is_refused() -> None:
     with pytest.raises(ValueError, match="`purpose` must be one of kernels, networks"):
         chosen("digits", 10, purpose="people")
+
+
+@pytest.mark.parametrize(("training", "rate"), [(200, 0.5), (6_000, 0.5), (6_001, 1.0), (50_000, 1.0)])
+def test_few_photographs_are_learned_from_with_a_smaller_rate(training: int, rate: float) -> None:
+    for size in (10, 30):
+        few = defaults.choose(training=training, size=size, kind="photos", expensive=False)
+        assert few.learning_rate == rate
+
+
+def test_the_kernel_follows_from_the_purpose() -> None:
+    assert defaults.kernel("kernels", vectors=False) == defaults.kernel("kernels", vectors=True) == "rbf"
+    assert defaults.kernel("networks", vectors=False) == defaults.NETWORK_FAMILY
+    assert defaults.kernel("networks", vectors=True) == defaults.VECTOR_FAMILY
+    with pytest.raises(ValueError, match="`purpose` must be one of kernels, networks"):
+        defaults.kernel("people", vectors=True)

@@ -32,6 +32,18 @@ def test_write_atomic_keeps_to_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
+@given(st.text())
+def test_as_text_keeps_what_is_text(text):
+    if not any("\ud800" <= letter <= "\udfff" for letter in text):
+        assert files.as_text(text) == text
+
+
+def test_as_text_reads_bytes_that_the_locale_did_not():
+    assert files.as_text("ÅÉ".encode().decode("ascii", "surrogateescape")) == "ÅÉ"
+    assert files.as_text(b"\xe9t".decode("ascii", "surrogateescape")) == "\\xe9t"
+    assert files.as_path(files.as_text("ÅÉ")) == Path("ÅÉ")
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
     path = tmp_path / "a.bin"

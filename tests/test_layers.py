@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import copy
+import dataclasses
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kip
+from kip.artefact import DistilledSet
 
 SOURCE = Path(kip.__file__).parent
 # From the bottom up; a row may import the rows before it, and a folder its own modules.
@@ -32,6 +37,7 @@ ROWS = [
     "gallery",
     "defaults",
     "artefact",
+    "stopping",
     "api",
     "checkpoint",
     "plan",
@@ -119,3 +125,43 @@ def test_nothing_switches_jax_to_64_bits_globally() -> None:
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         assert "jax_enable_x64" not in text, path
+
+
+def array_holders() -> list[type]:
+    """Every dataclass of the package with a field that holds arrays, alone or among others."""
+    names = [path.relative_to(SOURCE.parent).with_suffix("").as_posix().replace("/", ".") for path in MODULES]
+    modules = [importlib.import_module(name.removesuffix(".__init__")) for name in names if "__main__" not in name]
+    owned = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+    }
+    held = [cls for cls in owned if any("Array" in f or "ndarray" in f for f in annotations(cls).values())]
+    return sorted(held, key=lambda cls: (cls.__module__, cls.__name__))
+
+
+def annotations(cls: type) -> dict[str, str]:
+    """The fields' annotations as text, those of functions left out."""
+    return {f.name: str(f.type) for f in dataclasses.fields(cls) if not str(f.type).startswith("Callable")}
+
+
+def filled(cls: type) -> object:
+    """An instance with an array in each field that may hold one, past the checks of its constructor."""
+    if cls is DistilledSet:
+        x, y = np.random.default_rng(0).normal(size=(20, 3)), [0, 1] * 10
+        return kip.label_solve(x, y, size=4, corruption=0.5)
+    made = object.__new__(cls)
+    for name, annotation in annotations(cls).items():
+        holds = "Array" in annotation or "ndarray" in annotation
+        object.__setattr__(made, name, np.arange(3.0) if holds else None)
+    return made
+
+
+@pytest.mark.parametrize("cls", array_holders(), ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
+def test_what_holds_arrays_can_be_compared(cls: type) -> None:
+    """Compared as dataclasses are by default, arrays raise: their truth value is ambiguous."""
+    one = filled(cls)
+    other = copy.deepcopy(one)
+    assert (one == other) in (True, False)
+    assert one == one

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from tests.tolerances import assert_close
 
-from kip.sets import LabelledSet, check_points, check_targets, class_counts, encode, one_hot
+from kip.sets import LabelledSet, channels_last, check_points, check_targets, class_counts, encode, one_hot
 
 
 def test_one_hot_is_mean_centred() -> None:
@@ -100,3 +100,31 @@ def test_good_input_passes_as_it_is() -> None:
 def test_mismatched_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="`x` and `y` must be of one length; got 3 points and 2 labels"):
         LabelledSet(np.zeros((3, 2)), np.zeros((2, 2)))
+
+
+def test_sets_are_equal_where_their_arrays_are() -> None:
+    one, same = (LabelledSet(np.arange(6.0).reshape(3, 2), np.eye(3)) for _ in range(2))
+    assert one == same
+    assert one != LabelledSet(one.x + 1, one.y)
+    assert one != LabelledSet(one.x, one.y.astype(np.float32))
+    assert one != LabelledSet(one.x, np.ones((3, 1)))
+    assert one != "a set"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_channels_come_last() -> None:
+    x = np.arange(2 * 3 * 5 * 6).reshape(2, 3, 5, 6)
+    moved = channels_last(x, "channels-first", "x")
+    assert moved.shape == (2, 5, 6, 3)
+    assert moved.flags.c_contiguous
+    np.testing.assert_array_equal(moved[..., 2], x[:, 2])
+    for channels in (1, 3, 4):
+        with pytest.raises(ValueError, match=r"`raw` must be images \(n, h, w, channels\).*layout='channels-first'"):
+            channels_last(np.zeros((2, channels, 32, 32)), None, "raw")
+    for shape in ((2, 32, 32, 3), (2, 3, 3, 3), (2, 3, 32, 1), (2, 16, 8, 8), (2, 3, 32), (2, 3)):
+        kept = np.zeros(shape)
+        assert channels_last(kept, None, "x") is kept
+    assert channels_last(x, "channels-last", "x") is x
+    with pytest.raises(ValueError, match="`layout` must be one of channels-last, channels-first; got 'NCHW'"):
+        channels_last(x, "NCHW", "x")

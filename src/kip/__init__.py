@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from kip.api import distill, label_solve
     from kip.artefact import DistilledSet, load
     from kip.kernels import family, kernel
+    from kip.stopping import Interrupted
 
-__all__ = ["DistilledSet", "__version__", "distill", "family", "kernel", "label_solve", "load"]
+__all__ = ["DistilledSet", "Interrupted", "__version__", "distill", "family", "kernel", "label_solve", "load"]
 
 _HOMES = {
     "DistilledSet": "kip.artefact",
+    "Interrupted": "kip.stopping",
     "distill": "kip.api",
     "family": "kip.kernels",
     "kernel": "kip.kernels",

@@ -405,7 +405,7 @@ def run(
     callback: Callable[[State, Info], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> State:
-    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt); evaluate what is left.
+    """Iterate until done, on a plateau, or when `stop()` says so (a time budget, an interrupt), and `finish`.
 
     `callback` sees every state with its Info.
     """
@@ -414,15 +414,15 @@ def run(
             callback(state, info)
         if stop is not None and stop():
             break
+    return finish(problem, config, state)
+
+
+def finish(problem: Problem, config: Config, state: State) -> State:
+    """The state with its support set evaluated, where the schedule has not done so; `best[0]` is the result."""
     if not state.best or (state.step % config.evaluate_every and state.step < config.steps):
-        state = settled(problem, config, state)
+        subset = evaluation_set(problem, config, key=state.key)
+        state, _ = _evaluated(state, Info(state.step, float("nan"), "", 0.0), config, subset)
     return state
-
-
-def settled(problem: Problem, config: Config, state: State) -> State:
-    """The state with what it holds now evaluated, and among the best if it is."""
-    subset = evaluation_set(problem, config, key=state.key)
-    return _evaluated(state, Info(state.step, float("nan"), "", 0.0), config, subset)[0]
 
 
 def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> LabelledSet:

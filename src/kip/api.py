@@ -23,11 +23,12 @@ from kip.corruption import Corruption
 from kip.data.preprocess import Preprocess, fit
 from kip.kernels import Kernel, family
 from kip.kernels.inner import InnerProductKernel
-from kip.kip import Checkpoint, Config, Info, Problem, State
+from kip.kip import Checkpoint, Config, Info, Params, Problem, State
 from kip.krr import DEFAULT_RIDGE, Ridge
 from kip.labels import solve_labels
 from kip.sampling import Stream, balanced, generator
-from kip.sets import LabelledSet, check_points, check_targets, class_counts, encode, one_hot
+from kip.sets import LabelledSet, channels_last, check_points, check_targets, class_counts, encode, one_hot
+from kip.stopping import Interrupted, either, within
 from kip.stream import Plan
 
 SCHEDULES = ("cosine", "constant")
@@ -75,7 +76,7 @@ class Options:
     seed: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """Raw data made ready: the problem and its configuration, and what is needed to describe the result."""
 
@@ -93,7 +94,8 @@ def distill(
     y: Any,
     *,
     size: int,
-    kernel: str | Kernel | Sequence[str | Kernel] = "rbf",
+    kernel: str | Kernel | Sequence[str | Kernel] | None = None,
+    purpose: str = "kernels",
     steps: int | None = None,
     labels: str = "auto",
     augment: str | Augmentation | None = None,
@@ -107,25 +109,33 @@ def distill(
     optimiser: optax.GradientTransformation | None = None,
     time_budget: float | None = None,
     stop: Callable[[], bool] | None = None,
+    layout: str | None = None,
     plan: Plan = Plan(),
     **more: Any,
 ) -> DistilledSet:
     """Distil (x, y) into `size` points with soft labels, by Kernel Inducing Points.
 
-    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `labels` is
-    how the support labels are had: `fixed`, `learned`, `solved`, or `auto`. `augment` names an augmentation of the
-    targets, or is one: a function of a NumPy generator and raw images. `corruption` is ρ of KIP_ρ. `callback` sees
-    every state with its Info, `stop()` may end the run, `time_budget` ends it after that many seconds. `more` are
-    the other fields of `Options`.
+    `x` are raw points (uint8 images, or floats), `y` integer or string labels or a float matrix of targets. `layout` is
+    "channels-last" (default) or "channels-first", (n, channels, h, w). `purpose` says what the set is for: "kernels"
+    (kernel ridge-regression) or "networks" (to train them). A `kernel` of None is "rbf" for kernels, and for networks
+    the family that `kip distill --for networks` takes. `labels` says how support labels are set: `fixed`, `learned`,
+    `solved`, or `auto`. `augment` names an augmentation of the targets, or is one: a function of a NumPy generator and
+    raw images, channels last. `corruption` is ρ of KIP_ρ. `callback` sees every state with its Info, `stop()` may end
+    the run, `time_budget` ends it after that many seconds. `more` are the other fields of `Options`.
+
+    Ctrl-C raises `kip.Interrupted`, a KeyboardInterrupt: its `distilled` is the set as it stands.
 
     >>> import numpy as np, kip
     >>> x = np.random.default_rng(0).normal(size=(40, 3)) + 4 * np.repeat(np.eye(2, 3), 20, axis=0)
     >>> kip.distill(x, np.repeat([0, 1], 20), size=2, steps=10)
     DistilledSet(2 points of (3,), 2 classes, kernel 'rbf')
     """
+    if kernel is None:
+        kernel = defaults.kernel(purpose, vectors=np.ndim(x) == 2)
     kernels = family(kernel, more.get("engine"))
     options = Options(
         size=size,
+        purpose=purpose,
         kernel="+".join(k.spec for k in kernels),
         steps=steps,
         labels=labels,
@@ -139,12 +149,37 @@ def distill(
         **_known(more),
     )
     own = augment if callable(augment) else None
+    x = channels_last(np.asarray(x), layout, "x")
     task = prepare(x, y, options, kernels=kernels, optimiser=optimiser, augment=own, plan=plan)
-    state = algorithm.init(task.problem, task.config, key=seed)
-    state = algorithm.run(
-        task.problem, task.config, state, callback=callback, stop=either(stop, within(time_budget, time.monotonic))
-    )
-    return assemble(task, state.best[0])
+    last, learned = algorithm.init(task.problem, task.config, key=seed), False
+
+    def seen(state: State, info: Info) -> None:
+        nonlocal last
+        last = state
+        if callback is not None:
+            callback(state, info)
+
+    try:
+        until = either(stop, within(time_budget, time.monotonic))
+        last, learned = algorithm.run(task.problem, task.config, last, callback=seen, stop=until), True
+        return assemble(task, last.best[0])
+    except KeyboardInterrupt:
+        small = _unpublished(task, last) if learned else _standing(task, last)
+        raise Interrupted(small, last.step, task.config.steps) from None
+
+
+def _standing(task: Task, state: State) -> DistilledSet:
+    """The set of a run that ends at `state`; where evaluating or publishing it is interrupted, without either."""
+    try:
+        return assemble(task, algorithm.finish(task.problem, task.config, state).best[0])
+    except KeyboardInterrupt:
+        return _unpublished(task, state)
+
+
+def _unpublished(task: Task, state: State) -> DistilledSet:
+    """The best support points evaluated so far, or else the current ones, with the labels they were evaluated with."""
+    best = state.best[0] if state.best else state
+    return _distilled(task, LabelledSet(best.x, best.y), best.log_params)
 
 
 def _known(more: dict[str, Any]) -> dict[str, Any]:
@@ -155,22 +190,6 @@ def _known(more: dict[str, Any]) -> dict[str, Any]:
             f"distill() got an unexpected argument {unknown[0]!r}; the options are {', '.join(sorted(names))}"
         )
     return more
-
-
-def within(seconds: float | None, clock: Callable[[], float]) -> Callable[[], bool] | None:
-    """A stop that is true once `seconds` have gone by on `clock`."""
-    if seconds is None:
-        return None
-    if seconds <= 0:
-        raise ValueError(f"`time_budget` must be positive; got {seconds}")
-    end = clock() + seconds
-    return lambda: clock() >= end
-
-
-def either(*stops: Callable[[], bool] | None) -> Callable[[], bool]:
-    """A stop that is true when any of those given is."""
-    given = [stop for stop in stops if stop is not None]
-    return lambda: any(stop() for stop in given)
 
 
 def prepare(
@@ -199,7 +218,7 @@ def prepare(
     return Task(problem, drawn.config, options, fitted, drawn.classes, len(raw), validation)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outline:
     """A task before anything is computed: raw points with their labels, which are learned from and which held out."""
 
@@ -375,19 +394,18 @@ def _augmentation(
 
 def assemble(task: Task, checkpoint: Checkpoint) -> DistilledSet:
     """The distilled set of a checkpoint, with its labels published."""
-    published = algorithm.publish(checkpoint, task.problem, task.config)
-    kernels = algorithm.kernels_of(task.config, checkpoint.log_params)
-    return _distilled(task, published, "+".join(k.spec for k in kernels))
+    return _distilled(task, algorithm.publish(checkpoint, task.problem, task.config), checkpoint.log_params)
 
 
-def _distilled(task: Task, support: LabelledSet, kernel: str) -> DistilledSet:
+def _distilled(task: Task, support: LabelledSet, log_params: tuple[Params, ...] = ()) -> DistilledSet:
+    kernels = algorithm.kernels_of(task.config, log_params) if log_params else task.config.kernels
     corruption = task.config.corruption
     mask = corruption.mask(support.x.shape, key=task.options.seed) if corruption.rho > 0 else None
     return DistilledSet(
         x=support.x,
         y=support.y,
         classes=task.classes,
-        kernel=kernel,
+        kernel="+".join(k.spec for k in kernels),
         ridge=task.config.ridge,
         preprocess=task.preprocess,
         seed=task.options.seed,
@@ -409,6 +427,7 @@ def label_solve(
     preprocess: str = "standard",
     ridge: float = DEFAULT_RIDGE,
     seed: int = 0,
+    layout: str | None = None,
     plan: Plan = Plan(),
     **more: Any,
 ) -> DistilledSet:
@@ -423,6 +442,7 @@ def label_solve(
     """
     if (size is None) == (support is None):
         raise ValueError("give either `size` or `support`, the rows of `x` to label")
+    x = channels_last(np.asarray(x), layout, "x")
     kernels = family(kernel, more.get("engine"))
     chosen = None if support is None else _support_rows(support, len(x))
     count = len(chosen) if chosen is not None else size
@@ -452,7 +472,7 @@ def solve_task(task: Task, rows: np.ndarray | None = None) -> DistilledSet:
         x, _ = config.corruption.apply(x, key=task.options.seed)
     solution = solve_labels(config.kernels, x, problem.train, config.ridge, plan=config.plan)
     support = LabelledSet(x, solution.y.astype(problem.train.y.dtype))
-    return _distilled(task, support, "+".join(k.spec for k in config.kernels))
+    return _distilled(task, support)
 
 
 def _support_rows(support: Any, points: int) -> np.ndarray:

@@ -8,6 +8,7 @@ without it holds no distilled set. Nothing is ever unpickled.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,10 +23,11 @@ from kip import gallery
 from kip._version import __version__
 from kip.corruption import Certificate, Corruption, certify
 from kip.data.preprocess import Preprocess, restore
+from kip.data.scale import Seen, check_scale, rescale
 from kip.files import read_json, sha256, write_atomic, write_json
 from kip.kernels import Kernel, family
 from kip.krr import Ridge
-from kip.sets import check_points, encode
+from kip.sets import channels_last, check_points, encode, same_array
 from kip.stream import Plan, coefficients, predict
 
 SCHEMA = 1
@@ -36,13 +38,17 @@ SIZE_LIMIT = 8 * 2**30
 _PREFIX = "preprocess."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DistilledSet:
     """A small labelled set with all that is needed to use it.
 
-    `x`, `y` live in preprocessed space, where kernels and masks do; `images()` brings them back for people. `kernel` is
-    a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
-    stored.
+    `x`, `y` live in preprocessed space, where kernels and masks do; `images()` gives the points as raw data. `kernel`
+    is a kernel or a family ("fc1+conv2"), whose predictions are averaged; `engine` is what computes it here, and is not
+    stored. Two sets are equal where everything that `save` stores is.
+
+    Raw images must be on the scale of those that the set was made from: counts to 255, or floats in 0…1. Images that
+    cannot be are refused. `scale` says otherwise: it is what raw values are divided by, 255 for counts and 1.0 for
+    floats in 0…1. `layout` says where the channels of raw images are: "channels-last" (default) or "channels-first".
 
     >>> import numpy as np, kip
     >>> rng = np.random.default_rng(0)
@@ -67,6 +73,18 @@ class DistilledSet:
     results: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = None
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DistilledSet):
+            return NotImplemented
+        mine, theirs = self._arrays(), other._arrays()
+        return (
+            self._described() == other._described()
+            and mine.keys() == theirs.keys()
+            and all(same_array(mine[name], theirs[name]) for name in mine)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __len__(self) -> int:
         return len(self.x)
 
@@ -84,30 +102,71 @@ class DistilledSet:
         return tuple(coefficients(kernel, self.x, self.y, self.ridge) for kernel in self.kernels)
 
     def images(self) -> np.ndarray:
-        """The points in the scale of the raw data (up to an image's mean and norm under ZCA)."""
+        """The points in the scale of the raw data, as `predict` takes them, and not clipped to its range.
+
+        `scores(images())` are the scores of the support points themselves, to rounding. Under ZCA that holds for
+        natural points only (`label_solve`): ZCA brings every image to mean 0 and norm 1, which learned images do not
+        have, so their scores differ a little.
+        """
         return self.preprocess.invert(self.x)
 
     def scores(
-        self, raw: Any, kernel: str | Kernel | Sequence[Kernel] | None = None, plan: Plan = Plan()
+        self,
+        raw: Any,
+        kernel: str | Kernel | Sequence[Kernel] | None = None,
+        plan: Plan = Plan(),
+        *,
+        scale: float | None = None,
+        layout: str | None = None,
     ) -> np.ndarray:
         """Predicted label vectors of raw inputs; under another `kernel` or family where one is given."""
-        x = self.preprocess.apply(check_points(raw, "raw"))
+        x = self.preprocess.apply(self._checked(raw, scale, layout))
         if kernel is None:
             pairs = list(zip(self.kernels, self._alphas, strict=True))
         else:
             pairs = [(k, coefficients(k, self.x, self.y, self.ridge)) for k in family(kernel)]
         return np.mean([predict(k, self.x, alpha, x, plan) for k, alpha in pairs], axis=0)
 
-    def predict(self, raw: Any, kernel: str | Kernel | None = None) -> np.ndarray:
-        """The class of each raw input, as the data set names it."""
-        return np.asarray(self.classes)[np.argmax(self.scores(raw, kernel), axis=1)]
+    def _checked(self, raw: Any, scale: float | None, layout: str | None) -> np.ndarray:
+        """Raw inputs in the layout and on the scale that `preprocess` takes."""
+        raw = check_points(raw, "raw")
+        if layout is None and raw.shape[1:] == self.preprocess.shape:
+            layout = "channels-last"  # the shape of the training images, whatever it looks like
+        raw = self.preprocess.check_shape(channels_last(raw, layout, "raw"))
+        if scale is not None:
+            return rescale(raw, scale, self.preprocess.scale)
+        seen = self._seen()
+        if seen is not None and not self.preprocess.scale_free:
+            check_scale(raw, seen, self.preprocess.scale, lambda: float(np.abs(self.images()).max()))
+        return raw
 
-    def score(self, raw: Any, labels: Any, kernel: str | Kernel | None = None) -> float:
+    def _seen(self) -> Seen | None:
+        """The values of the raw training images; of sets that do not record them, what uint8 implies."""
+        if self.preprocess.seen is None and self.preprocess.scale == 255 and self.x.ndim == 4:
+            return Seen(0.0, 255.0, 255.0)
+        return self.preprocess.seen
+
+    def predict(
+        self, raw: Any, kernel: str | Kernel | None = None, *, scale: float | None = None, layout: str | None = None
+    ) -> np.ndarray:
+        """The class of each raw input, as the data set names it."""
+        return np.asarray(self.classes)[np.argmax(self.scores(raw, kernel, scale=scale, layout=layout), axis=1)]
+
+    def score(
+        self,
+        raw: Any,
+        labels: Any,
+        kernel: str | Kernel | None = None,
+        *,
+        scale: float | None = None,
+        layout: str | None = None,
+    ) -> float:
         """Accuracy on raw inputs with their labels."""
         codes, _ = encode(labels, self.classes, "labels")
         if len(codes) != len(raw):
-            raise ValueError(f"`labels` has {len(codes)} entries for {len(raw)} inputs; give one label to an input")
-        return float(np.mean(np.argmax(self.scores(raw, kernel), axis=1) == codes))
+            raise ValueError(f"`labels` has {len(codes)} entries for {len(raw)} inputs; give one label per input")
+        scores = self.scores(raw, kernel, scale=scale, layout=layout)
+        return float(np.mean(np.argmax(scores, axis=1) == codes))
 
     def certificate(self) -> Certificate:
         """Whether the set is ρ-corrupted with respect to its recorded mask."""
@@ -118,9 +177,8 @@ class DistilledSet:
         """The gallery with labels as PNG, or None where the points are not images."""
         if self.x.ndim != 4:
             return None
-        captions = [str(self.classes[code]) for code in np.argmax(self.y, axis=1)]
         buffer = io.BytesIO()
-        gallery.sheet([("", self.images())], captions).save(buffer, "PNG")
+        gallery.sheet([("", self.images())], gallery.captions(self.y, self.classes)).save(buffer, "PNG")
         return buffer.getvalue()
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -145,6 +203,10 @@ class DistilledSet:
             arrays["mask"] = np.packbits(self.mask)
         arrays |= {_PREFIX + name: np.ascontiguousarray(array) for name, array in self.preprocess.arrays().items()}
         return arrays
+
+    def _described(self) -> str:
+        """The description as it reads after `save` and `load`, where tuples have become lists."""
+        return json.dumps(self._description(""), sort_keys=True, default=repr)
 
     def _description(self, digest: str) -> dict[str, Any]:
         return {
@@ -224,22 +286,33 @@ def _restored(about: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Distil
     )
 
 
+def made_for(small: DistilledSet) -> str:
+    """What the set was made for, and what to use for the other purpose, in one clause."""
+    if small.config.get("purpose") == "networks":
+        return f"made to train networks, with kernel '{small.kernel}'; for kernel ridge-regression use `kip distill`"
+    return (
+        f"made for kernel ridge-regression with kernel '{small.kernel}'; "
+        "to train networks use `kip distill --for networks`"
+    )
+
+
 def _card(small: DistilledSet) -> str:
     shape = "×".join(map(str, small.x.shape[1:]))
     kind = "images" if small.x.ndim == 4 else "vectors"
     ridge = f"{small.ridge.value:g}{' (× tr K/n)' if small.ridge.scale_invariant else ''}"
+    networks = ", to train networks on" if small.config.get("purpose") == "networks" else ""
     lines = [
         f"# {len(small)} distilled {kind}",
         "",
         f"{len(small)} {kind} of {shape} with soft labels for {len(small.classes)} classes, distilled with `kip` "
-        f"{__version__} from {small.original_size:,} labelled points for the kernel `{small.kernel}`.",
+        f"{__version__} from {small.original_size:,} labelled points: {made_for(small)}.",
         "",
         "```python",
         "import kip",
         "small = kip.load('.')  # this folder",
-        "small.predict(raw)     # raw inputs, as the data set has them",
-        "small.x, small.y       # preprocessed points and soft labels, to train on",
-        "small.images()         # the points as images",
+        "small.predict(raw)     # raw inputs, on the scale of the data set",
+        f"small.x, small.y       # preprocessed points and soft labels{networks}",
+        "small.images()         # the points as raw data",
         "```",
         "",
         "| | |",
@@ -247,6 +320,7 @@ def _card(small: DistilledSet) -> str:
         f"| classes | {', '.join(map(str, small.classes))} |",
         f"| kernel, ridge | `{small.kernel}`, {ridge} |",
         f"| preprocessing | {small.preprocess.config().get('name', type(small.preprocess).__name__)} |",
+        *([] if (seen := small.preprocess.seen) is None else [f"| raw values | {seen} |"]),
         f"| corrupted coordinates | {small.corruption.rho:.0%} |",
         f"| seed | {small.seed} |",
     ]

@@ -57,7 +57,7 @@ def exclusive(path: Path, *, wait: bool = False) -> Iterator[None]:
     except ImportError:  # a system without it: go on, as one process at a time would
         yield
         return
-    with path.open("a+") as file:
+    with path.open("a+", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -84,6 +84,27 @@ def flush_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def as_text(name: str | Path) -> str:
+    r"""A file's name or an argument as the Unicode text that its bytes are in UTF-8, whatever the locale's encoding.
+
+    Python keeps bytes that the locale cannot decode as lone surrogates, which no file in UTF-8 can hold. Bytes that are
+    not UTF-8 either are spelled out.
+
+    >>> as_text("\udcc3\udca9t\udcc3\udca9"), as_text("\udce9t")
+    ('été', '\\xe9t')
+    """
+    return str(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def as_path(name: str | Path) -> Path:
+    """The path called so, where a locale that cannot encode its letters would refuse it: the inverse of `as_text`."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return Path(os.fsdecode(str(name).encode("utf-8", "surrogateescape")))
+    return Path(name)
 
 
 def write_json(path: Path, value: Any) -> None:

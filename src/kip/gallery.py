@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -16,7 +17,7 @@ GAP = 8
 INK = (40, 40, 40)
 PAPER = (255, 255, 255)
 MOST = 200
-"""More images than this are not told apart on one picture; the first of each row's turn are shown."""
+"""Images that one picture shows at most; more could not be told apart."""
 
 
 def to_pixels(images: np.ndarray) -> np.ndarray:
@@ -29,6 +30,15 @@ def to_pixels(images: np.ndarray) -> np.ndarray:
     scaled = np.clip((flat - low) / np.maximum(high - low, 1e-12), 0, 1).reshape(images.shape)
     pixels = (255 * scaled).round().astype(np.uint8)
     return np.repeat(pixels[..., :1], 3, axis=-1) if images.shape[-1] != 3 else pixels
+
+
+def captions(y: np.ndarray, classes: Sequence[Any], rows: Iterable[int] | None = None) -> list[str]:
+    """For each row of the labels `y`, or those `rows`, its index in the set and the class it is largest for.
+
+    >>> captions(np.eye(2), ["cat", "dog"])
+    ['#0 cat', '#1 dog']
+    """
+    return [f"#{row} {classes[int(np.argmax(y[row]))]}" for row in (range(len(y)) if rows is None else rows)]
 
 
 def sheet(rows: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], columns: int = 10) -> Image.Image:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kip.files import exclusive, read_json, remove_partials, write_atomic, write_json
+from kip.files import as_path, exclusive, read_json, remove_partials, write_atomic, write_json
 
 CONFIG, HISTORY, METRICS, LOCK = "config.json", "history.jsonl", "metrics.json", ".lock"
 DESCRIPTION = "distilled.json"
@@ -168,7 +168,7 @@ def opened(name: str, out: Path | None = None, *, resume: bool = False, root: Pa
 def _first_free(root: Path, name: str, stack: contextlib.ExitStack) -> Path:
     number = 1
     while True:
-        folder = root / (name if number == 1 else f"{name}-{number}")
+        folder = as_path(root / (name if number == 1 else f"{name}-{number}"))
         number += 1
         if is_kept(folder):
             continue
@@ -203,7 +203,7 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(exclusive(folder / LOCK))
         except BlockingIOError:
-            owner = (folder / LOCK).read_text().strip()
+            owner = (folder / LOCK).read_text(encoding="ascii", errors="replace").strip()
             by = f" (process {owner})" if owner.isdigit() else ""
             raise BusyError(f"{folder} is being written by another run{by}; wait for it, or choose another") from None
         remove_partials(folder)

@@ -15,6 +15,11 @@ ALIGNMENT = 64
 more than the products it is for. A row of most images is a multiple of it, so tiles of an aligned array are aligned."""
 
 
+LAYOUTS = ("channels-last", "channels-first")
+CHANNELS = (1, 3, 4)
+"""How many channels pictures have: grey, colour, and colour with transparency."""
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialised array that JAX takes without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -23,9 +28,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-@dataclass(frozen=True)
+def same_array(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have one dtype, one shape and the same values."""
+    return a.dtype == b.dtype and np.array_equal(a, b)
+
+
+@dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """Points `x`, (n, h, w, ch) or (n, d), with label vectors `y`, (n, c): the paper's D = (X, y)."""
+    """Points `x`, (n, h, w, ch) or (n, d), with label vectors `y`, (n, c): the paper's D = (X, y).
+
+    Two sets are equal where their arrays are.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -33,6 +46,13 @@ class LabelledSet:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise ValueError(f"`x` and `y` must be of one length; got {len(self.x)} points and {len(self.y)} labels")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelledSet):
+            return NotImplemented
+        return same_array(self.x, other.x) and same_array(self.y, other.y)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -123,6 +143,23 @@ def check_points(x: Any, name: str) -> np.ndarray:
         bad = int(np.argmax(~np.isfinite(x.reshape(len(x), -1)).all(axis=1)))
         raise ValueError(f"`{name}` holds NaN or infinity (first at row {bad}); remove or fill those values")
     return x
+
+
+def channels_last(x: np.ndarray, layout: str | None, name: str) -> np.ndarray:
+    """Images as (n, h, w, channels), transposed where `layout` is "channels-first"; other arrays as they are.
+
+    `layout` None means channels last too, but refuses images of which the second axis alone can be the channels.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    if x.ndim != 4:
+        return x
+    if layout is None and x.shape[1] in CHANNELS and x.shape[3] not in CHANNELS:
+        raise ValueError(
+            f"`{name}` must be images (n, h, w, channels); got shape {x.shape}, which looks like (n, channels, h, w). "
+            "Pass layout='channels-first' if it is, or layout='channels-last' to take it as it is"
+        )
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "channels-first" else x
 
 
 def _finite(x: np.ndarray) -> bool:

@@ -73,6 +73,27 @@ def test_metrics(run: Path) -> None:
     assert metrics["epsilon_weak"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_last_lines_say_what_the_set_was_made_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    distilled(tmp_path / "kernels")
+    assert capsys.readouterr().out.rstrip().endswith("to train networks use `kip distill --for networks`")
+    distilled(tmp_path / "networks", "--for", "networks", "--kernel", "fc1")
+    last = capsys.readouterr().out.rstrip().rpartition("\n")[2]
+    assert last == "made to train networks, with kernel 'fc1'; for kernel ridge-regression use `kip distill`"
+
+
+def test_warnings_are_in_the_metrics_and_under_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--labels", "learned", "--learning-rate", "1e-9"]
+    folder = tmp_path / "run"
+    assert main(["distill", "--out", str(folder), "--steps", "1", "--draws", "1", *more]) == 0
+    metrics, printed = metrics_of(folder), capsys.readouterr().out
+    (sentence,) = metrics["warnings"]  # the natural images that the set starts from
+    assert "of the same size do better" in sentence
+    assert sentence.endswith("try more --steps (this run made 1; the default is 600)")
+    assert f"note: {sentence}" in printed
+    assert metrics["idle_points"] == 0
+    assert metrics["largest_label"] == pytest.approx(0.9, abs=1e-3)
+
+
 def test_train_loss_is_that_of_the_predictions(run: Path) -> None:
     data, small = load("digits"), kip.load(run)
     y = np.eye(10)[data.y_train] - 0.1

@@ -48,12 +48,76 @@ def test_evaluate_draws_a_matrix_of_several_runs(folders: list[Path], tmp_path: 
 
 
 def test_data_elsewhere_are_read_as_the_run_read_its_own(tmp_path: Path) -> None:
-    stored = {"data": "old.csv", "label": "kind", "resize": 8, "source": "official"}
+    old = str(tmp_path / "old.csv")
+    stored = {"data": old, "label": "kind", "resize": 8, "fit": "pad", "skip_unreadable": True, "source": "official"}
     (tmp_path / "config.json").write_text(json.dumps(stored))
     assert evaluate.data_of(tmp_path, None, None, None) == DataOptions(**stored)
-    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions("new.csv", "kind", 8)
-    assert evaluate.data_of(tmp_path, "new.csv", "other", 9) == DataOptions("new.csv", "other", 9)
+    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions("new.csv", "kind", 8, None, "pad", True)
+    assert evaluate.data_of(tmp_path, "new.csv", "other", 9, "crop") == DataOptions(
+        "new.csv", "other", 9, None, "crop", True
+    )
+    assert evaluate.data_of(tmp_path, old, None, None) == DataOptions(**stored)
     assert evaluate.data_of(tmp_path / "bare", "new.csv", None, None) == DataOptions("new.csv")
+
+
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.csv, where each class has numbers of its own, and a set distilled from it."""
+    folder = tmp_path_factory.mktemp("animals")
+    write_animals(folder / "train.csv", cat=20, dog=20, owl=20)
+    command = ["distill", "--data", str(folder / "train.csv"), "--steps", "2", "--draws", "0"]
+    assert main([*command, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def write_animals(path: Path, **counts: int) -> None:
+    rng = np.random.default_rng(0)
+    centres = {"cat": 0, "dog": 5, "owl": 10, "newt": 15}
+    rows = [f"{rng.normal() + centres[name]},{name}" for name, count in counts.items() for _ in range(count)]
+    path.write_text("\n".join(["size,kind", *rows]), encoding="utf-8")
+
+
+@pytest.mark.parametrize("counts", [{"cat": 5, "dog": 6}, {"owl": 3}, {"cat": 40, "dog": 50, "owl": 53}])
+def test_evaluate_tests_all_of_a_file(animals: Path, capsys: pytest.CaptureFixture[str], counts: dict) -> None:
+    path = animals / "test.csv"
+    write_animals(path, **counts)
+    assert main(["evaluate", str(animals / "run"), "--data", str(path), "--kernels", "rbf"]) == 0
+    total = sum(counts.values())
+    assert f"test.csv: all {total} rows are tested" in capsys.readouterr().out
+    found = json.loads((animals / "run" / "evaluate.json").read_text())
+    assert found["test_size"] == total
+    assert found["part"] == "all"
+    rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
+    x, y = np.array([[float(size)] for size, _ in rows]), np.array([kind for _, kind in rows])
+    assert found["test_accuracy"]["rbf"] == kip.load(animals / "run").score(x, y)
+
+
+@pytest.mark.parametrize("how", ["default", "absolute", "relative"])
+def test_evaluate_splits_the_runs_own_data_as_the_run_did(
+    animals: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.chdir(animals)
+    given = {"default": [], "absolute": ["--data", str(animals / "train.csv")], "relative": ["--data", "./train.csv"]}
+    assert main(["evaluate", "run", "--kernels", "rbf", *given[how]]) == 0
+    assert "train.csv: the 12 rows that the run set aside are tested" in capsys.readouterr().out
+    found = json.loads((animals / "run" / "evaluate.json").read_text())
+    assert found["test_accuracy"]["rbf"] == json.loads((animals / "run" / "metrics.json").read_text())["test_accuracy"]
+
+
+def test_evaluate_uses_the_test_part_that_a_path_has(animals: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"x_train": np.full((9, 1), 5.0), "y_train": np.array(["newt"] * 9)}  # not known, and not tested
+    np.savez(animals / "parts.npz", **parts, x_test=np.full((4, 1), 10.0), y_test=np.array(["owl"] * 4))
+    command = ["evaluate", str(animals / "run"), "--kernels", "rbf", "--data"]
+    assert main([*command, str(animals / "parts.npz")]) == 0
+    assert "parts.npz: its test part of 4 rows is tested" in capsys.readouterr().out
+
+
+def test_evaluate_refuses_a_class_that_the_set_does_not_know(animals: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_animals(animals / "more.csv", cat=3, newt=3)
+    assert main(["evaluate", str(animals / "run"), "--kernels", "rbf", "--data", str(animals / "more.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "class 'newt'" in error
+    assert "cat, dog, owl" in error
 
 
 def test_evaluate_wants_data_it_can_place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 
 import kip
 from kip.cli import main
+from kip.cli.options import DataOptions
 from kip.data import load
 
 CLASSES = {"Küche blå": 14, "été à la mer": 8, "plain": 11}
@@ -61,9 +63,36 @@ def test_a_folder_of_mixed_pictures(
     assert np.mean(np.array(found) == truth) == accuracy > 0.6
     assert set(kip.load(run).classes) == set(CLASSES)
 
+    assert json.loads((run / "config.json").read_text())["fit"] == "crop"
     monkeypatch.chdir(elsewhere)  # the run remembers where its data lie
     assert main(["evaluate", str(run), "--kernels", "rbf"]) == 0
     assert json.loads((run / "evaluate.json").read_text())["test_accuracy"]["rbf"] == accuracy
+
+
+def test_accents_survive_a_locale_without_them(photos: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONIOENCODING", "LANG")}
+    environment |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONWARNDEFAULTENCODING": "1"}
+    command = [sys.executable, "-m", "kip.cli", "distill", "--data", photos.name, "--resize", "10", "--size", "6"]
+    done = subprocess.run(
+        [*command, "--steps", "2", "--draws", "1"], cwd=photos.parent, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"EncodingWarning" not in b"".join(line for line in done.stderr.splitlines() if b"kip" in line)
+    run = photos.parent / "runs" / "mes-photos-é-rbf-6-s0"
+    for path in (*run.glob("*.json"), *run.glob("*.jsonl"), *run.glob("*.md")):
+        assert path.read_text(encoding="utf-8")
+    assert set(kip.load(run).classes) == set(CLASSES)
+    assert json.loads((run / "config.json").read_text(encoding="utf-8"))["data"] == str(photos)
+    for more in ([], ["--data", photos.name]):
+        again = [sys.executable, "-m", "kip.cli", "evaluate", f"runs/{run.name}", "--kernels", "rbf", *more]
+        assert subprocess.run(again, cwd=photos.parent, env=environment, check=False).returncode == 0
+    found = json.loads((run / "evaluate.json").read_text(encoding="utf-8"))["test_accuracy"]["rbf"]
+    assert found == json.loads((run / "metrics.json").read_text(encoding="utf-8"))["test_accuracy"]
+
+
+def test_a_heading_with_accents_is_found_in_a_locale_without_them() -> None:
+    given = "espèce".encode().decode("ascii", "surrogateescape")  # as Python gives the argument there
+    assert DataOptions(label=given).label == "espèce"
 
 
 def test_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +124,27 @@ def test_integer_classes_are_predicted_as_integers(tmp_path: Path, monkeypatch: 
     assert len(small) == 10
     assert small.predict(x[:1]).tolist() == [7]
     assert small.score(x, y) > 0.9
+
+
+def test_channels_may_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(3)
+    y = np.arange(60) % 2
+    x = (rng.integers(0, 99, (60, 3, 6, 7)) + 100 * y[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "torch.npz", x=x, y=y)
+    monkeypatch.chdir(tmp_path)
+    command = ["distill", "--data", "torch.npz", "--steps", "2", "--draws", "0", "--augment", "none", "--out", "run"]
+    assert main(command) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "looks like (n, channels, h, w)" in said
+    assert "layout" in said
+    assert main([*command, "--layout", "channels-first"]) == 0
+    small = kip.load("run")
+    assert small.x.shape[1:] == (6, 7, 3)
+    assert small.score(x, y, layout="channels-first") > 0.9
+    assert main(["evaluate", "run", "--kernels", "rbf"]) == 0  # read as the run read it
+    accuracy = json.loads(Path("run/metrics.json").read_text())["test_accuracy"]
+    assert json.loads(Path("run/evaluate.json").read_text())["test_accuracy"]["rbf"] == accuracy
+    assert main(["distill", "--config", "run/config.json", "--out", "again"]) == 0
+    assert kip.load("again") == small

@@ -187,7 +187,7 @@ def test_without_flax_one_line_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["transfer", str(run), "--net", "fc1"]) == 2
-    assert "install kip[nets]" in capsys.readouterr().err
+    assert "pip install 'kip-distill[nets]'" in capsys.readouterr().err
 
 
 def parsed(*tokens: str) -> tuple[str, str]:

@@ -1,7 +1,9 @@
 """Each reader gives back what was written, and says in one line what is wrong otherwise."""
 
 import gzip
+import os
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from tests.support import require_dataset
 from kip.data import NAMES, load
 from kip.data.checks import MEMORY_LIMIT, memory_limit
 from kip.data.readers import FASHION_CLASSES
-from kip.data.readers.base import encode, split
+from kip.data.readers.base import Fit, encode, split
 
 RNG = np.random.default_rng(0)
 
@@ -236,6 +238,22 @@ def test_bad_npz_is_named(tmp_path: Path, arrays: dict[str, np.ndarray], words: 
     assert "bad.npz" in str(caught.value)
 
 
+@pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train", "x_test", "y_test")])
+def test_npz_with_channels_first(tmp_path: Path, names: tuple[str, ...]) -> None:
+    last, y = RNG.normal(size=(20, 8, 6, 3)), np.arange(20) % 2
+    first = np.moveaxis(last, 3, 1)
+    for name, x in (("last", last), ("first", first)):
+        np.savez(tmp_path / f"{name}.npz", **{part: x if part.startswith("x") else y for part in names})
+    with pytest.raises(ValueError, match=rf"first.npz: `{names[0]}` must be images .*Pass layout='channels-first'"):
+        load(tmp_path / "first.npz")
+    moved, plain = load(tmp_path / "first.npz", layout="channels-first"), load(tmp_path / "last.npz")
+    np.testing.assert_array_equal(moved.x_train, plain.x_train)
+    np.testing.assert_array_equal(moved.x_test, plain.x_test)
+    assert moved.x_train.flags.c_contiguous
+    assert moved.kind == "photos"
+    assert load(tmp_path / "first.npz", layout="channels-last").x_train.shape[1:] == (3, 8, 6)
+
+
 def test_parts_must_agree(tmp_path: Path) -> None:
     x, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "shape.npz", x_train=x, y_train=y, x_test=np.zeros((4, 3)), y_test=y)
@@ -355,7 +373,29 @@ def test_unbalanced_class_folders_are_split_and_each_class_is_trained_on(tmp_pat
     assert dict(zip(data.classes, np.bincount(data.y_train).tolist(), strict=True)) == {"many": 24, "rare": 1, "two": 2}
     assert len(data.x_test) == 6
     assert data.kind == "photos"
+    assert data.notes == (
+        "classes 'rare' (1 point), 'two' (2 points) are small: all are used for training, none for testing",
+    )
     np.testing.assert_array_equal(load(tmp_path).x_test, data.x_test)
+
+
+def test_a_class_too_small_to_split_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("".join(["1,cat\n"] * 5 + ["2,owl\n"] * 2 + ["3,dog\n"] * 5))
+    assert load(tmp_path / "a.csv").notes == ("class 'owl' has 2 points: all are used for training, none for testing",)
+
+
+def test_a_path_may_be_read_whole_to_be_tested(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("1,cat\n2,cat\n3,cat\n")
+    with pytest.raises(ValueError, match="two classes"):
+        load(tmp_path / "one.csv")
+    data = load(tmp_path / "one.csv", whole=True)
+    assert len(data.x_train) == 0
+    np.testing.assert_array_equal(data.x_test, [[1], [2], [3]])
+    assert data.classes == ("cat",)
+    parts = {"x_train": np.ones((4, 2)), "y_train": np.array([0, 1, 0, 1])}
+    np.savez(tmp_path / "two.npz", **parts, x_test=np.zeros((3, 2)), y_test=np.array([2, 2, 2]))
+    data = load(tmp_path / "two.npz", whole=True)  # its own test part, with the class that it holds
+    assert (len(data.x_train), len(data.x_test), data.classes, data.test_given) == (0, 3, ("2",), True)
 
 
 def test_mixed_sizes_need_resize(tmp_path: Path) -> None:
@@ -367,6 +407,64 @@ def test_mixed_sizes_need_resize(tmp_path: Path) -> None:
     assert "--resize" in str(caught.value)
     assert load(tmp_path, resize=6).x_train.shape[1:] == (6, 6)
     assert load(tmp_path, resize=(4, 12)).x_train.shape[1:] == (4, 12)
+
+
+def test_fit_keeps_proportions_unless_stretched(tmp_path: Path) -> None:
+    wide = np.zeros((40, 120), np.uint8)
+    wide[:, 40:80] = 200  # the middle third is light
+    for label in "ab":
+        for k in range(2):
+            (tmp_path / label).mkdir(exist_ok=True)
+            Image.fromarray(wide).save(tmp_path / label / f"{k}.png")
+    cropped = load(tmp_path, resize=12).x_train[0]
+    assert (cropped[:, 1:-1] == 200).all()  # the centre square is the light third; the filter blends its edges
+    padded = load(tmp_path, resize=12, fit="pad").x_train[0]
+    assert (padded[:4] == 0).all()
+    assert (padded[8:] == 0).all()
+    assert (padded[5:7, 5:7] == 200).all()
+    assert (padded[5:7, 0] == 0).all()
+    stretched = load(tmp_path, resize=12, fit="stretch").x_train[0]
+    assert (stretched[:, 5:7] == 200).all()
+    assert (stretched[:, 0] == 0).all()
+    with pytest.raises(ValueError, match="crop, pad, stretch"):
+        load(tmp_path, resize=12, fit="squash")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+def test_images_of_the_wanted_size_stay_as_they_are(tmp_path: Path, fit: Fit) -> None:
+    pixels = [picture(tmp_path / label / "0.png", (7, 7), mode="RGB") for label in "ab"]
+    np.testing.assert_array_equal(load(tmp_path, resize=7, fit=fit, whole=True).x_test, pixels)
+
+
+def test_all_unreadable_images_are_named_at_once_and_may_be_left_out(tmp_path: Path) -> None:
+    for label in ("cat", "owl"):
+        for k in range(8):
+            picture(tmp_path / label / f"good {k}.png")
+    for k in range(9):
+        (tmp_path / "cat" / f"bad {k}.png").write_bytes(b"no image")
+    cut = (tmp_path / "owl" / "good 0.png").read_bytes()[:60]
+    for k in range(3):
+        (tmp_path / "owl" / f"cut {k}.png").write_bytes(cut)
+    with pytest.raises(ValueError, match="12 images cannot be read") as caught:
+        load(tmp_path)
+    words = str(caught.value)
+    assert all(f"cat/bad {k}.png" in words for k in range(9))
+    assert "owl/cut 0.png" in words
+    assert "owl/cut 1.png" not in words
+    assert "and 2 more" in words
+    assert "--skip-unreadable" in words
+    data = load(tmp_path, skip_unreadable=True)
+    assert len(data.x_train) + len(data.x_test) == 16
+    (note,) = data.notes
+    assert note.startswith("left out 12 images that cannot be read: cat/bad 0.png")
+
+
+def test_a_folder_of_unreadable_images_only_is_refused(tmp_path: Path) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "1.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="no readable images"):
+        load(tmp_path, skip_unreadable=True)
 
 
 @pytest.mark.parametrize("resize", [0, -3, 10**6, (3,), (3, 4, 5), (3, 0)])
@@ -422,6 +520,15 @@ def test_a_folder_without_images_says_what_is_needed(tmp_path: Path) -> None:
     (tmp_path / "a" / "x.txt").write_text("")
     with pytest.raises(ValueError, match="class folders"):
         load(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse file names that are not UTF-8")
+def test_class_names_that_are_not_utf8_can_be_written_down(tmp_path: Path) -> None:
+    for name in (b"\xe9t\xe9", b"hiver"):
+        folder = tmp_path / os.fsdecode(name)
+        for k in range(3):
+            picture(folder / f"{k}.png")
+    assert load(tmp_path).classes == ("\\xe9t\\xe9", "hiver")
 
 
 @pytest.mark.parametrize("name", ["model.pkl", "x.bin", "cifar-10-python.tar.gz"])

@@ -212,7 +212,7 @@ NETWORK = works.Network(
 
 
 def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -> None:
-    pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    pytest.importorskip("kip.nets.training", reason="networks need flax: the extra `nets`")
     plain = running.run(NETWORK, context(tmp_path))
     assert len(plain.accuracies) == 2
     assert plain.mean is not None
@@ -225,7 +225,7 @@ def test_a_network_is_trained_on_natural_and_on_learned_images(tmp_path: Path) -
 
 
 def test_each_network_has_a_draw_of_its_own_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    training = pytest.importorskip("kip.nets.training", reason="networks need flax: the extra `nets`")
     seen, train = [], training.train
     monkeypatch.setattr(training, "train", lambda *a, **k: seen.append((a, k)) or train(*a, **k))
     support = works.Natural(data="digits", size=50, corruption=0.5, redrawn=True)
@@ -242,7 +242,7 @@ def test_each_network_has_a_draw_of_its_own_where_asked(tmp_path: Path, monkeypa
 
 
 def test_a_network_that_no_longer_improves_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = pytest.importorskip("kip.nets.training", reason="networks need flax: install kip[nets]")
+    training = pytest.importorskip("kip.nets.training", reason="networks need flax: the extra `nets`")
     network = dataclasses.replace(NETWORK, losses=("xent",), steps=2_000, width=16, patience=50, seeds=(0,))
     trained, train = [], training.train
     monkeypatch.setattr(training, "train", lambda *a, **k: trained.append(train(*a, **k)) or trained[-1])

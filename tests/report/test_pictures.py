@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kip import gallery
 from kip.report import pictures
 from kip.report.pictures import Column
 
@@ -20,7 +21,7 @@ def opened(data: bytes | None) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def test_images_stand_side_by_side_sorted_by_class() -> None:
+def test_images_stand_side_by_side() -> None:
     dark, light = np.zeros((4, 8, 8, 1)), np.zeros((4, 8, 8, 1))
     light[:, :4] = 1.0
     y = np.eye(2)[[1, 0, 1, 0]]
@@ -30,10 +31,35 @@ def test_images_stand_side_by_side_sorted_by_class() -> None:
     assert picture.shape[1] == 2 * one.shape[1] + pictures.ROOM
 
 
+def test_images_and_labels_have_one_order_and_captions_that_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.eye(3)[[2, 0, 1, 0]]
+    sheets: list[tuple[np.ndarray, list[str]]] = []
+    real_sheet = gallery.sheet
+
+    def sheet(rows: list, captions: list[str], columns: int = 10) -> Image.Image:
+        sheets.append((rows[0][1], captions))
+        return real_sheet(rows, captions, columns)
+
+    figures = []
+    real_png = pictures.png
+    monkeypatch.setattr(gallery, "sheet", sheet)
+    monkeypatch.setattr(pictures, "png", lambda figure: figures.append(figure) or real_png(figure))
+    x = np.arange(4.0).reshape(4, 1, 1, 1) * np.ones((4, 5, 5, 1))
+    pictures.images([Column("after", x, y)], ["ant", "bee", "cat"])
+    pictures.labels(y, ["ant", "bee", "cat"])
+    ((drawn, captions),) = sheets
+    np.testing.assert_array_equal(drawn, x)
+    assert captions == ["#0 cat", "#1 ant", "#2 bee", "#3 ant"]
+    axes = figures[0].axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == captions
+    np.testing.assert_array_equal(axes.images[0].get_array(), y)
+
+
 def test_at_most_so_many_are_shown_from_every_class_in_turn() -> None:
     codes = np.array([0] * 50 + [1] * 3 + [2] * 50)
     rows = pictures.shown(codes, 9)
     assert codes[rows].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert pictures.shown(np.array([2, 0, 1, 0]), 200).tolist() == [0, 1, 2, 3]  # the set's own order
     rows = pictures.shown(codes, 12)
     assert np.bincount(codes[rows]).tolist() == [5, 3, 4]
     assert sorted(pictures.shown(codes, 200).tolist()) == list(range(103))

@@ -16,7 +16,7 @@ from kip.sets import LabelledSet, class_counts
 from kip.stream import coefficients, predict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """Test accuracies over draws, and the predicted label vectors of the last draw."""
 

@@ -16,7 +16,8 @@ from rich.table import Table
 from kip import defaults, runs
 from kip._version import __version__
 from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
-from kip.cli.progress import Interrupt, console, say, working
+from kip.cli.progress import Interrupt, say, show, working
+from kip.files import as_path, as_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,17 +56,33 @@ def use_device(name: str | None) -> None:
     jax.config.update("jax_default_device", device)
 
 
-def load_data(options: DataOptions, *, quiet: bool = False) -> Dataset:
-    """The data set asked for, with a word of what it is and of what had to be done to get it."""
+def _parts(dataset: Dataset) -> str:
+    shape = "×".join(map(str, dataset.x_train.shape[1:]))
+    return (
+        f"{dataset.name}: {len(dataset.x_train):,} training and {len(dataset.x_test):,} test points of {shape}, "
+        f"{len(dataset.classes)} classes"
+    )
+
+
+def load_data(options: DataOptions, *, whole: bool = False, describe: Callable[[Dataset], str] = _parts) -> Dataset:
+    """The data set asked for, with a line of what it is and of what had to be done to get it.
+
+    With `whole`, a path without a test part of its own is not split: all of it is tested.
+    """
     from kip.data import load
 
-    dataset = load(options.data, label=_column(options.label), resize=options.resize, source=options.source, say=say)
-    if not quiet:
-        shape = "×".join(map(str, dataset.x_train.shape[1:]))
-        say(
-            f"{dataset.name}: {len(dataset.x_train):,} training and {len(dataset.x_test):,} test points of {shape}, "
-            f"{len(dataset.classes)} classes"
-        )
+    dataset = load(
+        options.data,
+        label=_column(options.label),
+        resize=options.resize,
+        fit=options.fit,
+        skip_unreadable=options.skip_unreadable,
+        whole=whole,
+        source=options.source,
+        layout=options.layout,
+        say=say,
+    )
+    say(describe(dataset))
     for note in dataset.notes:
         say(f"  {note}")
     return dataset
@@ -92,8 +109,8 @@ def api_options(dataset: Dataset, *groups: Any) -> Options:
             raise ValueError(f"`--{name.replace('_', '-')}` must be a finite number; got {value}")
     if given["size"] is None:
         given["size"] = max(10, len(dataset.classes))
-    if given["kernel"] == defaults.NETWORK_FAMILY and dataset.x_train.ndim == 2:
-        given["kernel"] = defaults.VECTOR_FAMILY  # the preset for images: vectors cannot be convolved
+    if given["kernel"] == defaults.NETWORK_FAMILY:  # what `--for networks` presets before the data are known
+        given["kernel"] = defaults.kernel("networks", vectors=dataset.x_train.ndim == 2)
     if given.get("augment") is not None:
         given["augment"] = augmentation(given["augment"], dataset.kind)
     names = {field.name for field in dataclasses.fields(Options)}
@@ -137,15 +154,15 @@ def described(
     """What `config.json` holds: every option of `groups` as it was used, so that `--config` repeats the run."""
     given = {**kept(*groups), **more}
     used = {name: value for name, value in dataclasses.asdict(task.options).items() if name in given}
-    return {"command": command, "version": __version__, **given, **used, "data": _lasting(given["data"])}
+    return {"command": command, "version": __version__, **given, **used, "data": lasting(given["data"])}
 
 
-def _lasting(data: str) -> str:
+def lasting(data: str) -> str:
     """The data set's name, or its path as it is found from anywhere."""
     from kip.data import NAMES
 
     name = data.strip().lower()
-    return name if name in NAMES else str(Path(data).expanduser().resolve())
+    return name if name in NAMES else as_text(as_path(data).expanduser().resolve())
 
 
 def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
@@ -195,17 +212,20 @@ def _print_seeds(done: Sequence[Done]) -> None:
     accuracies = np.array([run.accuracy for run in done])
     table = Table(title=f"{len(done)} seeds", title_justify="left", title_style="bold")
     table.add_column("seed", justify="right")
-    table.add_column("test accuracy", justify="right")
+    table.add_column("test accuracy", justify="right", no_wrap=True)
     table.add_column("folder")
     for run in done:
         table.add_row(str(run.seed), f"{100 * run.accuracy:.2f} %", str(run.folder))
-    console.print(table)
+    show(table)
     say(f"mean {100 * accuracies.mean():.2f} %, standard deviation {100 * accuracies.std(ddof=1):.2f}")
 
 
 @dataclass(frozen=True)
 class Story:
-    """What a run knows about itself beside what is measured of its set: how it went and how to draw it."""
+    """What a run knows about itself beside what is measured of its set: how it went and how to draw it.
+
+    `usual_steps` are the default steps of such a run; None where nothing is learned step by step.
+    """
 
     title: str
     config: dict[str, Any]
@@ -214,6 +234,7 @@ class Story:
     more: dict[str, Any]
     pictures: Callable[[DistilledSet, Path], None]
     planned: Planned | None = None
+    usual_steps: int | None = None
 
 
 def conclude(
@@ -231,12 +252,15 @@ def conclude(
     The set is saved before it is measured: what took long to learn is on the disk before anything else can fail.
     """
     from kip import machine
-    from kip.cli import measure
+    from kip.cli import cautions, measure
 
     small = dataclasses.replace(small, config={"data": dataset.name, **small.config})
     small.save(run.folder, overwrite=True)
     start = time.monotonic()
     measured = measure.measure(small, story.title, task, dataset, running.draws, running.full, interrupt, watch)
+    metrics = {**measured.metrics, **story.more}
+    used = {**dataclasses.asdict(task.options), "labels": story.more["labels"]}
+    warnings = cautions.of_run(metrics, used, story.usual_steps)
     small = dataclasses.replace(small, results=measured.headline())
     small.save(run.folder, overwrite=True)
     with working("drawing pictures"):
@@ -246,8 +270,8 @@ def conclude(
     stopped = "interrupted" if interrupt() else story.stopped
     run.finish(
         {
-            **measured.metrics,
-            **story.more,
+            **metrics,
+            "warnings": warnings,
             "stopped": stopped,
             "seconds": round(story.seconds["learning"], 3),
             "seconds_by_part": {name: round(value, 3) for name, value in spent.items()},
@@ -257,18 +281,28 @@ def conclude(
         }
     )
     watch.forget()
-    _say_done(run.folder, small, measured, dataset, interrupt)
+    _say_done(run.folder, small, measured, dataset, warnings, interrupt)
     return Done(run.folder, task.options.seed, measured.metrics["test_accuracy"], interrupt.status)
 
 
-def _say_done(folder: Path, small: DistilledSet, measured: Measured, dataset: Dataset, interrupt: Interrupt) -> None:
+def _say_done(
+    folder: Path,
+    small: DistilledSet,
+    measured: Measured,
+    dataset: Dataset,
+    warnings: Sequence[str],
+    interrupt: Interrupt,
+) -> None:
+    from kip.artefact import made_for
+
     kind = "images" if small.x.ndim == 4 else "points"
-    console.print(
-        measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind)
-    )
+    show(measured.table(f"{dataset.name} → {len(small)} {kind}, kernel {small.kernel}, seed {small.seed}", kind))
+    for sentence in warnings:
+        say(f"note: {sentence}")
     if interrupt():
         say("interrupted: the set was saved as it stands")
     say(f"saved in {folder}; to use it: kip.load({str(folder)!r}).predict(raw)")
+    say(made_for(small))
 
 
 def natural(task: Task) -> LabelledSet:

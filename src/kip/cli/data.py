@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from kip.cli.progress import console, say
+from kip.cli.progress import say, show
 
 app = App(name="data", help="List and fetch the data sets that --data knows by name.", sort_key=10)
 
@@ -30,12 +30,18 @@ def list_() -> int:
     from kip.data import available, cache_folder
 
     table = Table(header_style="bold")
-    for heading, justify in (("name", "left"), ("images", "right"), ("size", "right"), ("what", "left"), ("", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for heading, justify in (
+        ("name", "left"),
+        ("images", "right"),
+        ("size", "right"),
+        ("what", "left"),
+        ("status", "left"),
+    ):
+        table.add_column(heading, justify=justify, no_wrap=justify == "right")  # type: ignore[arg-type]
     for name, (count, shape, what) in ABOUT.items():
         here = "[green]bundled[/]" if name == "digits" else "[green]here[/]" if available(name) else "[dim]not yet[/]"
         table.add_row(name, count, shape, what, here)
-    console.print(table)
+    show(table)
     say(f"kept in {cache_folder()} (KIP_DATA moves it)")
     say("own data: --data takes an .npz or .csv file, or a folder of class folders of images")
     return 0

@@ -139,6 +139,7 @@ class _Distillation:
         interrupt: Interrupt,
         planned: Planned,
     ) -> common.Done:
+        from kip.api import resolve
         from kip.cli import learning
         from kip.cli.watch import Watch
 
@@ -163,7 +164,9 @@ class _Distillation:
             learning.draw_curve(folder, f"{self.dataset.name} → {len(small)} points, kernel {small.kernel}")
 
         spent = {"preparing": preparing, "learning": learned.seconds, "publishing": publishing}
-        story = common.Story("distilled", config, learned.stopped, spent, more, draw, planned)
+        n, kind = len(task.problem.train), self.dataset.kind
+        usual = resolve(dataclasses.replace(task.options, steps=None), n, task.config.kernels, kind).steps
+        story = common.Story("distilled", config, learned.stopped, spent, more, draw, planned, usual)
         done = common.conclude(run, small, task, self.dataset, self.running, story, interrupt, watch)
         if interrupt():
             saves.save(learned.state)  # it may have come while measuring

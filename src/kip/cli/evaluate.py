@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -13,8 +14,17 @@ from rich.table import Table
 from kip import runs
 from kip._version import __version__
 from kip.cli import common
-from kip.cli.options import CACHE_HELP, CONFIG_HELP, DATA, RUNNING, DataOptions
-from kip.cli.progress import console, say
+from kip.cli.options import (
+    CACHE_HELP,
+    CONFIG_HELP,
+    DATA,
+    FIT_HELP,
+    RUNNING,
+    SKIP_UNREADABLE_HELP,
+    DataOptions,
+)
+from kip.cli.progress import say, show
+from kip.files import as_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +49,23 @@ def evaluate(
         ),
     ] = None,
     data: Annotated[
-        str | None, Parameter(group=DATA, show_default=lambda _: "that of the run", help="Data to be tested on.")
+        str | None,
+        Parameter(
+            group=DATA,
+            show_default=lambda _: "the test part of the run's own data",
+            help="Data to test on: a data set's name, or a path, of which its test part is tested if it has one, and "
+            "everything otherwise.",
+        ),
     ] = None,
     label: Annotated[str | None, Parameter(group=DATA, help="Column of a .csv that holds the classes.")] = None,
     resize: Annotated[int | None, Parameter(group=DATA, help="Bring the images of a folder to this size.")] = None,
+    fit: Annotated[
+        Literal["crop", "pad", "stretch"] | None,
+        Parameter(group=DATA, show_default=lambda _: "that of the run", help=FIT_HELP),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, Parameter(group=DATA, negative="", show_default=False, help=SKIP_UNREADABLE_HELP)
+    ] = False,
     picture: Annotated[
         Path | None,
         Parameter(
@@ -64,6 +87,7 @@ def evaluate(
 
         kip evaluate runs/digits-rbf-10-s0
         kip evaluate runs/mnist-rbf-100-s0 --kernels rbf,fc1,conv2
+        kip evaluate runs/flowers-rbf-10-s0 --data later.csv
         kip evaluate runs/mnist-* --kernels fc1,fc2 --picture transfer.png
     """
     del config  # read before the command is called
@@ -73,34 +97,70 @@ def evaluate(
     common.use_device(device)
     watch = Watch(cache)
     sets = [load(folder) for folder in run]
-    places = [data_of(folder, data, label, resize) for folder in run]
-    specs = _specs(kernels, sets)
+    places = [data_of(folder, data, label, resize, fit, skip_unreadable) for folder in run]
     found = []
-    loaded: dict[DataOptions, Dataset] = {}
-    for folder, small, place in zip(run, sets, places, strict=True):
+    loaded: dict[_Place, Dataset] = {}
+    specs = _specs(kernels, sets)
+    for folder, small, options in zip(run, sets, places, strict=True):
+        place = _Place(options, own=data is None or _is_own(folder, data))
         if place not in loaded:
-            loaded[place] = common.load_data(place)
-        found.append(_scored(small, loaded[place], specs, folder.name, watch))
-        _write(folder, place, loaded[place], found[-1])
-    console.print(_table(run, sets, found))
+            loaded[place] = common.load_data(options, whole=not place.own, describe=place.tested)
+        found.append(_scored(small, loaded[place], specs, as_text(folder.name), watch))
+        _write(folder, options, loaded[place], found[-1])
+    show(_table(run, sets, found))
     place_of_picture = picture or _beside(run)
-    _draw(place_of_picture, [folder.name for folder in run], found)
+    _draw(place_of_picture, [as_text(folder.name) for folder in run], found)
     say(f"drawn in {place_of_picture}")
     say(f"written to {', '.join(str(folder / 'evaluate.json') for folder in run)}")
     return 0
 
 
-def data_of(folder: Path, data: str | None, label: str | None, resize: int | None) -> DataOptions:
+@dataclass(frozen=True)
+class _Place:
+    """Where test points come from, and whether a run learned from the same data."""
+
+    options: DataOptions
+    own: bool
+
+    def tested(self, dataset: Dataset) -> str:
+        """The line that says which points of the data set are tested."""
+        count, kind = len(dataset.x_test), "rows" if dataset.x_test.ndim == 2 else "images"
+        if _all_tested(dataset):
+            return f"{dataset.name}: all {count:,} {kind} are tested"
+        if self.own and not dataset.test_given:
+            return f"{dataset.name}: the {count:,} {kind} that the run set aside are tested"
+        return f"{dataset.name}: its test part of {count:,} {kind} is tested"
+
+
+def _all_tested(dataset: Dataset) -> bool:
+    """Whether all points that were found are tested, since no test part came with them."""
+    return not dataset.test_given and not len(dataset.x_train)
+
+
+def data_of(
+    folder: Path,
+    data: str | None,
+    label: str | None,
+    resize: int | None,
+    fit: Literal["crop", "pad", "stretch"] | None = None,
+    skip_unreadable: bool = False,
+) -> DataOptions:
     """The data given, or those of the run; they are read as the run read its own, where nothing else is said."""
     described = (folder / runs.CONFIG).is_file()
     if data is None and not described:
         raise ValueError(f"{folder} does not say what data it is of (it has no {runs.CONFIG}); give --data")
     stored = runs.read_config(folder) if described else {}
-    names = ("data", "label", "resize", "source") if data is None else ("label", "resize")
+    own = data is None or _is_own(folder, data)
+    names = ("label", "resize", "layout", "fit", "skip_unreadable", *(("data", "source") if own else ()))
     place = {name: stored.get(name) for name in names}
-    given = {"data": data, "label": label, "resize": resize}
+    given = {"data": data, "label": label, "resize": resize, "fit": fit, "skip_unreadable": skip_unreadable or None}
     place |= {name: value for name, value in given.items() if value is not None}
     return DataOptions(**{name: value for name, value in place.items() if value is not None})
+
+
+def _is_own(folder: Path, data: str) -> bool:
+    """Whether `data` is what the run in `folder` learned from, as its configuration says."""
+    return (folder / runs.CONFIG).is_file() and runs.read_config(folder).get("data") == common.lasting(data)
 
 
 def _specs(kernels: str | None, sets: Sequence[DistilledSet]) -> list[str]:
@@ -153,17 +213,23 @@ def codes(small: DistilledSet, dataset: Dataset, labels: np.ndarray) -> np.ndarr
     """The data's labels, which are indices of its own classes, as indices of the set's."""
     import numpy as np
 
+    from kip.data.readers.base import listed
+
     index = {str(name): code for code, name in enumerate(small.classes)}
     unknown = [name for name in dataset.classes if name not in index]
     if unknown:
-        raise ValueError(f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know")
+        raise ValueError(
+            f"`--data` {dataset.name} has the class {unknown[0]!r}, which the set does not know; "
+            f"it knows {listed(list(index))}. Remove the points of that class, or give other data."
+        )
     return np.array([index[name] for name in dataset.classes])[labels]
 
 
 def _write(folder: Path, place: DataOptions, dataset: Dataset, found: dict[str, float]) -> None:
     from kip.files import write_json
 
-    about = {"version": __version__, "data": place.data, "test_size": len(dataset.x_test)}
+    part = "all" if _all_tested(dataset) else "test"
+    about = {"version": __version__, "data": as_text(place.data), "part": part, "test_size": len(dataset.x_test)}
     write_json(folder / "evaluate.json", {**about, "test_accuracy": found})
 
 
@@ -172,7 +238,7 @@ def _table(folders: Sequence[Path], sets: Sequence[DistilledSet], found: Sequenc
     table = Table(title="test accuracy, %", title_justify="left", title_style="bold", header_style="bold")
     table.add_column("kernel")
     for folder in folders:
-        table.add_column(folder.name, justify="right", overflow="fold")
+        table.add_column(as_text(folder.name), justify="right", overflow="fold")
     for spec in found[0]:
         cells = [
             f"[bold green]{100 * row[spec]:.2f} *[/]" if spec in _made_for(small) else f"{100 * row[spec]:.2f}  "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from kip import baselines, epsilon
 from kip.api import Task
 from kip.artefact import DistilledSet
 from kip.baselines import Outcome
+from kip.cli.cautions import idle_points
 from kip.cli.progress import Interrupt, StoppedError, say
 from kip.cli.watch import Watch, expensive, pass_pairs
 from kip.data import Dataset
@@ -54,11 +55,11 @@ class Measured:
         return {name: self.metrics[name] for name in names if self.metrics.get(name) is not None}
 
     def table(self, title: str, kind: str) -> Table:
-        """The comparison, for a terminal of 80 columns."""
-        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=60)
+        """The comparison, for `progress.show`."""
+        table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
         table.add_column("")
         for heading in ("test accuracy", kind, "compression", "weak ε"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for i, row in enumerate(self.rows):
             spread = "" if row.deviation is None else f" ± {100 * row.deviation:.1f}"
             table.add_row(
@@ -87,7 +88,7 @@ def measure(
     After an interrupt only the set itself is scored.
     """
     kernels = watch.kernels(small.kernels)
-    scores, train_loss, validation = _scored(small, kernels, task, dataset, watch)
+    scores, train_loss, validation, alphas = _scored(small, kernels, task, dataset, watch)
     reached = accuracy(scores, dataset.y_test)
     comparison = _Comparison(task, dataset, watch, interrupt, watch.seconds_a_pair(kernels, small.x))
     others = comparison.others(draws) if draws != 0 else {}
@@ -105,6 +106,8 @@ def measure(
         "size": len(small),
         "original_size": task.original_size,
         "test_size": len(dataset.x_test),
+        "largest_label": float(np.max(np.abs(small.y))),
+        "idle_points": idle_points(small.y, alphas),
     }
     rows = [Row(title, reached, None, len(small), ratio, epsilon_weak)]
     rows += [_row(TITLES[name], outcome, whole, len(small), ratio) for name, outcome in others.items()]
@@ -116,8 +119,8 @@ def measure(
 
 def _scored(
     small: DistilledSet, kernels: tuple[Kernel, ...], task: Task, dataset: Dataset, watch: Watch
-) -> tuple[np.ndarray, float, float | None]:
-    """Scores on the test set, the loss on the training set, and the accuracy on the validation split, if there is one.
+) -> tuple[np.ndarray, float, float | None, list[np.ndarray]]:
+    """Test scores, training loss, the accuracy on the validation split, if there is one, and α under each kernel.
 
     An interrupt does not end this: it is little beside learning, and what a run is there for.
     """
@@ -126,9 +129,10 @@ def _scored(
     total = sum(pass_pairs(kernels, len(small), small.x, count, task.config.plan) for count in counts)
     with watch.over("scoring the test set", kernels, total):
         scores = small.scores(dataset.x_test, kernels, task.config.plan)
-        loss = _train_loss(small, kernels, task)
+        alphas = [coefficients(kernel, small.x, small.y, small.ridge) for kernel in kernels]
+        loss = _train_loss(small, kernels, alphas, task)
         validation = None if task.validation is None else validation_accuracy(task, kernels, small.x, small.y)
-    return scores, loss, validation
+    return scores, loss, validation, alphas
 
 
 TITLES = {
@@ -216,14 +220,11 @@ class _Comparison:
         return pass_pairs(config.kernels, size, self.task.problem.train.x, count, config.plan)
 
 
-def _train_loss(small: DistilledSet, kernels: tuple[Kernel, ...], task: Task) -> float:
+def _train_loss(small: DistilledSet, kernels: tuple[Kernel, ...], alphas: Sequence[np.ndarray], task: Task) -> float:
     """Eq. (loss) per target over the whole unaugmented training set, averaged over the family."""
-    train = task.problem.train
-    losses = []
-    for kernel in kernels:
-        alpha = coefficients(kernel, small.x, small.y, small.ridge)
-        losses.append(mean_square_loss(predict(kernel, small.x, alpha, train.x, task.config.plan), train.y))
-    return float(np.mean(losses))
+    train, plan = task.problem.train, task.config.plan
+    pairs = zip(kernels, alphas, strict=True)
+    return float(np.mean([mean_square_loss(predict(k, small.x, alpha, train.x, plan), train.y) for k, alpha in pairs]))
 
 
 def validation_accuracy(task: Task, kernels: tuple[Kernel, ...], x: np.ndarray, y: np.ndarray) -> float:

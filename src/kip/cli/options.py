@@ -18,7 +18,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from kip import defaults
-from kip.files import read_json
+from kip.files import as_text, read_json
 
 DATA = Group("Data", sort_key=1)
 LEARNING = Group("What is learned", sort_key=2)
@@ -42,6 +42,12 @@ NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 CONFIG_HELP = "TOML with a table a command, or the config.json of a run; what is given here wins."
 
+FIT_HELP = (
+    "How --resize treats images that are not square: crop scales the image to cover the square and keeps the centre, "
+    "pad fits it inside, centred on black, stretch ignores proportions."
+)
+SKIP_UNREADABLE_HELP = "Leave out the images of a folder that cannot be read, and say which."
+
 CACHE_HELP = "Folder to keep values of expensive kernels in, for other runs to find."
 
 
@@ -63,6 +69,17 @@ class DataOptions:
     resize: Annotated[
         int | None, COUNT, Parameter(group=DATA, help="Bring the images of a folder to this height and width.")
     ] = None
+    layout: Annotated[
+        Literal["channels-last", "channels-first"] | None,
+        Parameter(
+            group=DATA,
+            help="Axes of images in an .npz: (n, h, w, channels) by default; channels-first is (n, channels, h, w).",
+        ),
+    ] = None
+    fit: Annotated[Literal["crop", "pad", "stretch"], Parameter(group=DATA, help=FIT_HELP)] = "crop"
+    skip_unreadable: Annotated[
+        bool, Parameter(group=DATA, negative="", show_default=False, help=SKIP_UNREADABLE_HELP)
+    ] = False
     source: Annotated[
         Literal["official", "registry"] | None,
         Parameter(group=DATA, help="Where to fetch a named data set from: whichever answers."),
@@ -77,6 +94,10 @@ class DataOptions:
     validation: Annotated[
         float, Parameter(group=DATA, help="Fraction of the training set held out, to watch accuracy on.")
     ] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.label is not None:
+            object.__setattr__(self, "label", as_text(self.label))
 
 
 @Parameter(name="*")

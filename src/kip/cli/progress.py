@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
 
 console = Console(highlight=False, soft_wrap=False)
 """Where commands print; it finds `sys.stdout` when it prints."""
@@ -80,11 +83,9 @@ def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[T
     if not console.is_terminal:
         yield _lines(pace)
         return
-    columns = (
+    columns = _that_fit(
         TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
-        BarColumn(bar_width=None),
         TextColumn("loss {task.fields[loss]}"),
-        TextColumn("[dim]{task.fields[rate]}"),
         TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, expand=True) as bar:
@@ -97,6 +98,17 @@ def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[T
             bar.update(task, completed=step, loss=f"{loss:.4g}{watched}", rate=pace.rate, left=pace.left)
 
         yield show
+
+
+NARROW = 60
+"""Columns of a terminal below which progress is shown without its bar and its rate, which would cut the rest."""
+
+
+def _that_fit(name: TextColumn, done: TextColumn, left: TextColumn) -> tuple[ProgressColumn, ...]:
+    """The columns of a progress line; a bar and the rate where there is room."""
+    if console.width < NARROW:
+        return name, done, left
+    return name, BarColumn(bar_width=None), done, TextColumn("[dim]{task.fields[rate]}"), left
 
 
 def _lines(pace: _Pace) -> Ticker:
@@ -128,11 +140,9 @@ def pairs(text: str, total: int | None) -> Iterator[Callable[[int, bool], None]]
         say(text)
         yield _pair_lines(text, pace, total)
         return
-    columns = (
+    columns = _that_fit(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
         TextColumn("{task.fields[count]} pairs"),
-        TextColumn("[dim]{task.fields[rate]}"),
         TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, expand=True, transient=True) as bar:
@@ -223,6 +233,48 @@ def duration(seconds: float) -> str:
 def say(text: str) -> None:
     """Print a line as it is: neither markup nor wrapping."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def show(table: Table) -> None:
+    """Print a table, or where the terminal is too narrow for it, its rows one below another: no cell is ever cut."""
+    if _needed_width(table) <= console.width:
+        console.print(table)
+        return
+    headings = [_text(column.header) for column in table.columns]
+    if table.title:
+        console.print(table.title, style="bold")
+    for row, cells in zip(table.rows, zip(*(column.cells for column in table.columns), strict=True), strict=True):
+        name, *values = map(_text, cells)
+        console.print(name.plain.strip(), style=row.style or "bold", markup=False)
+        record = Table.grid(padding=(0, 2))
+        widest = max(cell_len(heading.plain) for heading in headings[1:]) + 2
+        record.add_column(overflow="fold", min_width=min(widest, 2 * console.width // 3))
+        record.add_column(overflow="fold")
+        for heading, value in zip(headings[1:], values, strict=True):
+            if value.plain.strip():
+                record.add_row(f"  {' '.join(heading.plain.split())}", value)
+        console.print(record)
+    if table.caption:
+        console.print(table.caption, style="dim")
+
+
+def _needed_width(table: Table) -> int:
+    """The columns a table takes where text wraps between words, and what must not wrap stays whole."""
+    _, right, _, left = table.padding
+    widths = [
+        max(_widest(_text(each), column.no_wrap) for each in (column.header, *column.cells)) for column in table.columns
+    ]
+    return sum(widths) + len(widths) * (left + right + 1) + 1
+
+
+def _widest(text: Text, whole: bool) -> int:
+    pieces = text.plain.splitlines() if whole else text.plain.split()
+    return max(map(cell_len, pieces), default=0)
+
+
+def _text(cell: RenderableType) -> Text:
+    """A cell of text, with its markup read."""
+    return console.render_str(str(cell))
 
 
 @contextlib.contextmanager

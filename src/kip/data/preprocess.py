@@ -17,7 +17,8 @@ from scipy import linalg
 
 from kip import machine
 from kip.data.checks import check_finite, nearest, point_shape
-from kip.sets import aligned_empty
+from kip.data.scale import Seen
+from kip.sets import aligned_empty, same_array
 
 STRENGTH = 1e-5
 """What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
@@ -57,19 +58,25 @@ def float_dtype(x: np.ndarray) -> np.dtype[Any]:
 
 
 class Preprocess(abc.ABC):
-    """A map of raw points, row by row, into the space where kernels and masks live, and back for pictures.
+    """A map of raw points, row by row, into the space where kernels and masks live, and back.
 
-    `shape` is that of one point, (h, w, ch) or (d,); `dtype` that of the result; `scale` what raw is divided by.
+    `shape` is that of one point, (h, w, ch) or (d,); `dtype` that of the result; `scale` is what raw values are divided
+    by. `seen` are the values of the raw training images; None for vectors, and for sets saved before it was recorded.
     """
 
     name: str
     threaded = True
     """Whether rows gain by threads: not where BLAS has its own."""
+    scale_free = False
+    """Whether raw points multiplied by a constant give the same result."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float32, scale: float = 1.0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any = np.float32, scale: float = 1.0, seen: Seen | None = None
+    ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = np.dtype(dtype)
         self.scale = float(scale)
+        self.seen = seen
 
     def apply(self, raw: Any) -> np.ndarray:
         """Preprocess raw points, giving shape (n, *shape); each row depends on that row of `raw` alone.
@@ -77,12 +84,7 @@ class Preprocess(abc.ABC):
         To the bit where it works coordinate by coordinate; under ZCA to rounding, since BLAS rounds a row by where it
         stands in a matrix (on some processors, in every other group of six).
         """
-        raw = np.asarray(raw)
-        shape = point_shape(raw, "raw")
-        if shape != self.shape:
-            raise ValueError(
-                f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
-            )
+        raw = self.check_shape(raw)
         out = aligned_empty((len(raw), int(np.prod(self.shape))), self.dtype)
 
         def work(rows: slice) -> None:
@@ -95,19 +97,30 @@ class Preprocess(abc.ABC):
             list(map(work, _slices(len(raw))))
         return out.reshape(len(raw), *self.shape)
 
+    def check_shape(self, raw: Any) -> np.ndarray:
+        """Raw points as an array; a ValueError where one of them has not the shape of the training points."""
+        raw = np.asarray(raw)
+        shape = point_shape(raw, "raw")
+        if shape != self.shape:
+            raise ValueError(
+                f"`raw` must hold points of shape {self.shape}, as in the training data; got {shape}. Reshape it."
+            )
+        return raw
+
     def invert(self, x: Any) -> np.ndarray:
-        """Preprocessed points as raw-like floats in the scale of `as_images`, for pictures."""
+        """Preprocessed points as floats in the scale of raw points: 0…255 where these were uint8, and not clipped."""
         x = np.asarray(x)
         if x.shape[1:] != self.shape:
             raise ValueError(
                 f"`x` must hold points of shape {self.shape}; got {x.shape[1:]}. Pass preprocessed points."
             )
         rows = self._invert(x.reshape(len(x), -1).astype(np.float64))
-        return rows.astype(self.dtype).reshape(x.shape)
+        return (rows * self.scale).astype(self.dtype).reshape(x.shape)
 
     def config(self) -> dict[str, Any]:
         """Give what `restore` needs beside `arrays`, as JSON values."""
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name, "scale": self.scale}
+        values = {} if self.seen is None else {"seen": self.seen.config()}
+        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name, "scale": self.scale, **values}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Give the fitted arrays, by name."""
@@ -119,7 +132,15 @@ class Preprocess(abc.ABC):
 
     @abc.abstractmethod
     def _invert(self, rows: np.ndarray) -> np.ndarray:
-        """Map float64 rows (n, d) back to the scale of `as_images`."""
+        """Map float64 rows (n, d) back to raw values divided by `scale`."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Preprocess):
+            return NotImplemented
+        mine, theirs = self.arrays(), other.arrays()
+        return self.config() == other.config() and all(same_array(mine[name], theirs[name]) for name in mine)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
@@ -193,7 +214,8 @@ class ZCA(Preprocess):
 
     The whitening is W = U (Λ + s)^{-1/2} Uᵀ, where C = XᵀX/n = U Λ Uᵀ is the uncentred covariance of the normalised
     training images and s is `strength`, or strength·tr(C)/d with `scaled`. A constant image maps to 0. `invert` undoes
-    W: the picture up to the image's mean and norm.
+    W: it gives a raw image up to its mean and norm. `apply(invert(x))` is x for preprocessed images alone; of other
+    points it takes away the mean and norm.
     """
 
     def __init__(
@@ -211,6 +233,7 @@ class ZCA(Preprocess):
         return "zca-scaled" if self.scaled else "zca"
 
     threaded = False
+    scale_free = True
 
     @classmethod
     def fit(cls, x_train: np.ndarray, *, strength: float, scaled: bool, **options: Any) -> ZCA:
@@ -266,7 +289,8 @@ def fit(name: str, x_train: Any, *, dtype: Any = None, strength: float | None = 
     dtype = np.dtype(float_dtype(x_train) if dtype is None else dtype)
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"`dtype` must be float32 or float64; got {dtype}. Leave it out for float32.")
-    options: dict[str, Any] = {"shape": shape, "dtype": dtype, "scale": 255.0 if x_train.dtype == np.uint8 else 1.0}
+    scale = 255.0 if x_train.dtype == np.uint8 else 1.0
+    options: dict[str, Any] = {"shape": shape, "dtype": dtype, "scale": scale, "seen": Seen.of(x_train)}
     if kind == "none":
         return Identity(**options)
     if kind == "standard":
@@ -280,6 +304,7 @@ def restore(config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Prep
         kind = config["name"]
         shape = tuple(int(n) for n in config["shape"])
         options: dict[str, Any] = {"shape": shape, "dtype": np.dtype(config["dtype"]), "scale": float(config["scale"])}
+        options["seen"] = Seen.restore(config["seen"]) if "seen" in config else None
         known = kind in NAMES and len(shape) in (1, 3) and min(shape) > 0
         if not (known and options["dtype"].name in ("float32", "float64") and 0 < options["scale"] < np.inf):
             raise ValueError

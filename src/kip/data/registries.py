@@ -131,7 +131,7 @@ def _run(command: Iterable[str], folder: Path, remedy: str) -> None:
             timeout=TIMEOUT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
         )
     except subprocess.TimeoutExpired:

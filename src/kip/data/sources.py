@@ -298,6 +298,6 @@ def _locked(path: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with path.open("w") as file:
+    with path.open("w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

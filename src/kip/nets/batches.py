@@ -49,7 +49,7 @@ def checked(support: LabelledSet | Sequence[LabelledSet], seeds: int) -> list[La
     return sets
 
 
-@dataclass
+@dataclass(eq=False)
 class Batches:
     """The batches of all seeds, functions of the network's own seed and the step alone.
 

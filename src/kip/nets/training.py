@@ -129,7 +129,7 @@ class Trained:
         return dataclasses.replace(self, _networks=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Networks:
     """One architecture with the variables of several seeds: a part a seed, or one part that holds them all, stacked."""
 

@@ -38,17 +38,16 @@ class Column(NamedTuple):
 
 
 def images(columns: Sequence[Column], classes: Sequence[Any]) -> bytes:
-    """Sets of images beside one another, each under its title and captioned with its labels' largest entry.
+    """Sets of images beside one another, each under its title; a caption is a point's index and most likely class.
 
-    All hold the same points, which are sorted by their class in the first of them.
+    All hold the same points, in the set's own order, as in `labels`.
     """
     rows = shown(np.argmax(columns[0].y, axis=1), gallery.MOST)
     across = 5 if len(rows) == 10 else min(10, len(rows), max(2, math.ceil(math.sqrt(len(rows)))))
     of = "" if len(rows) == len(columns[0].x) else f", {len(rows)} of {len(columns[0].x)}"
     sheets = []
     for title, x, y in columns:
-        captions = [str(classes[code]) for code in np.argmax(y[rows], axis=1)]
-        sheets.append((title + of, gallery.sheet([("", x[rows])], captions, columns=across)))
+        sheets.append((title + of, gallery.sheet([("", x[rows])], gallery.captions(y, classes, rows), columns=across)))
     return _beside(sheets)
 
 
@@ -73,13 +72,12 @@ def _font() -> str:
 
 
 def shown(codes: np.ndarray, most: int) -> np.ndarray:
-    """Rows sorted by class, at most `most`, taken from every class in turn."""
+    """Rows in their own order, at most `most`, taken from every class in turn."""
     turn = np.zeros(len(codes), int)
     for code in np.unique(codes):
         members = np.flatnonzero(codes == code)
         turn[members] = np.arange(len(members))
-    first = np.lexsort((codes, turn))[:most]
-    return first[np.lexsort((first, codes[first]))]
+    return np.sort(np.lexsort((codes, turn))[:most])
 
 
 def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None:
@@ -123,27 +121,22 @@ def _accuracy_panel(axes: Any, watched: Sequence[Mapping[str, Any]]) -> None:
 
 
 def labels(y: np.ndarray, classes: Sequence[Any]) -> bytes:
-    """The labels as a matrix: a row a point, sorted by class, a column a class; zero is white."""
-    codes = np.argmax(y, axis=1)
-    order = np.lexsort((-y[np.arange(len(y)), codes], codes))
+    """The labels as a matrix: a row per point, in the order of `images`, a column per class; zero is white."""
     n, c = y.shape
     figure = figure_of(min(9.0, max(4.2, 2.2 + 0.42 * c)), min(8.0, max(3.0, 1.6 + 0.3 * n)))
     axes = figure.subplots()
     most = float(np.abs(y).max()) or 1.0
-    drawn = axes.imshow(y[order], cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    drawn = axes.imshow(y, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     _name_columns(axes, classes)
-    sorted_codes = codes[order]
-    edges = np.flatnonzero(np.diff(sorted_codes)) + 0.5
     if n <= MOST_NAMES:
-        axes.set_yticks(range(n), [_short(classes[code]) for code in sorted_codes], fontsize=8)
-        axes.set_ylabel("point, by its class")
+        axes.set_yticks(range(n), [_short(caption) for caption in gallery.captions(y, classes)], fontsize=8)
+        axes.set_ylabel("point: index, class")
     else:
-        axes.set_ylabel(f"{n} points, by class")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylabel(f"index of the {n} points")
         axes.tick_params(labelsize=8)
-        for edge in edges if len(edges) < n // 3 else ():
-            axes.axhline(edge, color=INK, linewidth=0.4)
     if n * c <= 200:
-        _write_values(axes, y[order], most)
+        _write_values(axes, y, most)
     axes.set_xlabel("class")
     axes.tick_params(length=0)
     _frameless(axes)

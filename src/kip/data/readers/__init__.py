@@ -16,13 +16,14 @@ import numpy as np
 
 from kip.data import sources
 from kip.data.checks import memory_limit, nearest
-from kip.data.readers.base import Dataset, Kind, Part, assemble
+from kip.data.readers.base import Dataset, Fit, Kind, Part, Reading, assemble
 from kip.data.readers.cifar import CLASSES as CIFAR10_CLASSES
 from kip.data.readers.cifar import find_cifar, read_cifar_folder, refuse_pickles
 from kip.data.readers.folder import read_image_folder
 from kip.data.readers.idx import find_idx, read_idx_folder
 from kip.data.readers.npz import read_npz
 from kip.data.readers.table import read_csv
+from kip.files import as_path, as_text
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 """Data sets that `load` takes by name."""
@@ -31,6 +32,7 @@ FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 _DIGITS = tuple("0123456789")
+USUAL = Reading()
 
 __all__ = ["NAMES", "Dataset", "load", "read_path"]
 
@@ -40,34 +42,34 @@ def load(
     *,
     label: str | int | None = None,
     resize: int | tuple[int, int] | None = None,
+    fit: Fit = "crop",
+    skip_unreadable: bool = False,
+    whole: bool = False,
     source: str | None = None,
+    layout: str | None = None,
     memory: int | None = None,
     say: Callable[[str], object] = print,
 ) -> Dataset:
     """Load the data set called `data`, or read from the path `data`.
 
     A name is "digits" (bundled), "mnist", "fashion-mnist" or "cifar10" (fetched on first use, see `sources.fetch`, with
-    a word to `say`). A path is an .npz or .csv file (`label` is its column of classes), or a folder of idx files, of
-    CIFAR-10's binary batches, or of class folders of images (`resize` unifies their sizes). Where no test part comes
-    with it, a stratified fifth is set aside, always the same. `memory` bounds the bytes filled (see
+    a word to `say`). A path is an .npz file (`layout` says where its images have their channels), a .csv file (`label`
+    is its column of classes), or a folder of idx files, of CIFAR-10's binary batches, or of class folders of images
+    (`resize` and `fit` bring them to one size, `skip_unreadable` leaves out what cannot be decoded; see `Reading`).
+    Where no test part comes with it, a stratified fifth is set aside, always the same; with `whole`, all of it is
+    tested. `memory` bounds the bytes filled (see
     `checks.memory_limit`).
     """
     name = str(data).strip().lower()
     if name in NAMES and not _is_path(data):
         return _named(name, source, memory_limit(memory), say)
-    return read_path(Path(data), label=label, resize=resize, memory=memory)
+    return read_path(Path(data), Reading(label, resize, fit, skip_unreadable, whole, layout), memory=memory)
 
 
-def read_path(
-    path: Path,
-    *,
-    label: str | int | None = None,
-    resize: int | tuple[int, int] | None = None,
-    memory: int | None = None,
-) -> Dataset:
+def read_path(path: Path, how: Reading = USUAL, *, memory: int | None = None) -> Dataset:
     """Read the data set in the file or folder `path`."""
     try:
-        return _read_path(path, label, resize, memory_limit(memory))
+        return _read_path(path, how, memory_limit(memory))
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -76,20 +78,21 @@ def read_path(
         ) from None
 
 
-def _read_path(path: Path, label: str | int | None, resize: int | tuple[int, int] | None, limit: int) -> Dataset:
-    path = path.expanduser()
+def _read_path(path: Path, how: Reading, limit: int) -> Dataset:
+    path = as_path(path).expanduser()
+    name = as_text(path.name)
     if path.is_dir():
-        return _read_folder(path, resize, limit)
+        return _read_folder(path, how, limit)
     if not path.exists():
         raise FileNotFoundError(
-            f"`data` {str(path)!r} is neither a data set's name nor an existing path. {nearest(path.name, NAMES)}"
+            f"`data` {str(path)!r} is neither a data set's name nor an existing path. {nearest(name, NAMES)}"
         )
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        train, test = read_npz(path, limit)
-        return assemble(path.name, train, test, kind=_kind(train[0]))
+        train, test = read_npz(path, limit, how.layout)
+        return assemble(name, train, test, kind=_kind(train[0]), whole=how.whole)
     if suffix in (".csv", ".tsv", ".txt"):
-        return assemble(path.name, read_csv(path, limit, label), None)
+        return assemble(name, read_csv(path, limit, how.label), None, whole=how.whole)
     if suffix in (".pkl", ".pickle", ".pt", ".pth") or "python" in path.name:
         raise ValueError(f"{path}: pickles are not read, since they can run code. Save the arrays with numpy.savez.")
     raise ValueError(
@@ -119,7 +122,7 @@ def _digits() -> Part:
     place = Path(package.origin).parent if package and package.origin else Path()
     table = place / "datasets" / "data" / "digits.csv.gz"
     if table.is_file():  # importing scikit-learn for it would take a second
-        with gzip.open(table, "rt") as file:
+        with gzip.open(table, "rt", encoding="ascii") as file:
             rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
@@ -128,16 +131,18 @@ def _digits() -> Part:
     return np.asarray(bunch.images, np.float32), np.asarray(bunch.target, np.int64)
 
 
-def _read_folder(folder: Path, resize: int | tuple[int, int] | None, limit: int) -> Dataset:
-    name = folder.resolve().name
+def _read_folder(folder: Path, how: Reading, limit: int) -> Dataset:
+    name = as_text(folder.resolve().name)
     if find_idx(folder):
-        return assemble(name, *read_idx_folder(folder, limit), kind="digits")
+        return assemble(name, *read_idx_folder(folder, limit), kind="digits", whole=how.whole)
     batches = find_cifar(folder)
     if batches is not None:
-        return assemble(name, *read_cifar_folder(batches, limit), kind="photos", classes=CIFAR10_CLASSES)
+        return assemble(
+            name, *read_cifar_folder(batches, limit), kind="photos", classes=CIFAR10_CLASSES, whole=how.whole
+        )
     refuse_pickles(folder)
-    train, test, notes = read_image_folder(folder, resize, limit)
-    return assemble(name, train, test, kind="photos" if train[0].ndim == 4 else "other", notes=notes)
+    train, test, notes = read_image_folder(folder, how, limit)
+    return assemble(name, train, test, kind="photos" if train[0].ndim == 4 else "other", notes=notes, whole=how.whole)
 
 
 def _kind(x: np.ndarray) -> Kind:

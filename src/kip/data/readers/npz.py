@@ -13,6 +13,7 @@ import numpy as np
 from kip.data.checks import check_memory
 from kip.data.readers.base import Part
 from kip.data.readers.files import regular
+from kip.sets import channels_last
 
 # What NumPy writes for plain arrays, and nothing else: the header is never evaluated.
 _HEADER = re.compile(
@@ -32,12 +33,12 @@ _ERRORS = (
 )
 
 
-def read_npz(path: Path, limit: int) -> tuple[Part, Part | None]:
-    """Training part and, where it is there, test part of an .npz file."""
+def read_npz(path: Path, limit: int, layout: str | None = None) -> tuple[Part, Part | None]:
+    """Training part and, where it is there, test part of an .npz file; `layout` is that of images (`channels_last`)."""
     regular(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_parts(path, archive, limit)
+            return _read_parts(path, archive, limit, layout)
     except _RefusedError:
         raise
     except _ERRORS as error:
@@ -48,7 +49,7 @@ class _RefusedError(ValueError):
     """A refusal that already says what to do."""
 
 
-def _read_parts(path: Path, archive: zipfile.ZipFile, limit: int) -> tuple[Part, Part | None]:
+def _read_parts(path: Path, archive: zipfile.ZipFile, limit: int, layout: str | None) -> tuple[Part, Part | None]:
     members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     if {"x_train", "y_train"} <= members.keys():
         names = ["x_train", "y_train"]
@@ -65,6 +66,10 @@ def _read_parts(path: Path, archive: zipfile.ZipFile, limit: int) -> tuple[Part,
     except ValueError as error:
         raise _RefusedError(str(error)) from None
     arrays = [_read_member(path, archive, members[name], name) for name in names]
+    try:
+        arrays[::2] = [channels_last(x, layout, name) for x, name in zip(arrays[::2], names[::2], strict=True)]
+    except ValueError as error:
+        raise _RefusedError(f"{path}: {error}") from None
     return (arrays[0], arrays[1]), (arrays[2], arrays[3]) if len(arrays) == 4 else None
 
 

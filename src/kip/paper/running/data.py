@@ -12,7 +12,7 @@ from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, one_hot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ready:
     """Preprocessed training and test sets with centred one-hot labels, in float32."""
 
