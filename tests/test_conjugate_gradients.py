@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kip import large
+from kip import large, machine
 from kip.kernels import kernel
 from kip.krr import Factor, Ridge, RidgeError
 from kip.sets import LabelledSet
@@ -24,6 +24,11 @@ def test_the_iterative_fit_is_the_direct_solution(spec, ridge):
     x_test = np.random.default_rng(1).normal(size=(50, 6))
     k_test = k.gram(x_test, train.x)
     assert np.abs(k_test @ found.alpha - k_test @ direct).max() < 1e-4
+
+
+def test_tiles_keep_within_the_memory_that_a_limit_leaves(monkeypatch):
+    monkeypatch.setattr(machine, "memory_limit", lambda: 1000)  # of a control group, on a machine with more
+    assert large.default_memory() == 400
 
 
 def test_recomputed_tiles_give_what_kept_ones_give():

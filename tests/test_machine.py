@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +35,61 @@ def test_control_groups_limit_memory(
     monkeypatch.setattr(machine, "CGROUPS", tmp_path / "fs")
     monkeypatch.setattr(machine, "CGROUP_OF_PROCESS", tmp_path / "cgroup")
     assert machine.memory_limit() == (machine.physical_memory() if limit is None else limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "of", "option"),
+    [("RLIMIT_AS", 0, "address space", "ulimit -v"), ("RLIMIT_DATA", 5, "data memory", "ulimit -d")],
+)
+def test_resource_limits_leave_what_is_not_mapped_without_use(
+    name: str, field: int, of: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = {1: 200 * 2**20, field: 500 * 2**20}
+    monkeypatch.setattr(machine, "_cgroup_limits", list)
+    monkeypatch.setattr(machine, "_soft_limit", lambda asked: 2**30 if asked == name else None)
+    monkeypatch.setattr(machine, "_pages", mapped.get)
+    limit = machine.tightest_limit()
+    assert (limit.total, limit.of, limit.name) == (2**30, of, option)
+    assert limit.resident == machine.memory_limit() == 2**30 - 300 * 2**20 - machine.STACKS
+    monkeypatch.setattr(machine, "_soft_limit", lambda _: 2**20)
+    assert machine.memory_limit() == 0  # less than is mapped already
+
+
+def test_a_real_limit_is_read() -> None:
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); from kip import machine; "
+        "limit = machine.tightest_limit(); print(limit.total, limit.name, 0 < limit.resident < 2**31)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{2**31} ulimit -v True\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads", "arenas"),
+    [(None, None, []), (2**31, "3", [(-8, 1)]), (2**28, "1", [(-8, 1)])],
+    ids=["no limit", "2 GB", "little"],
+)
+def test_less_is_mapped_where_address_space_is_limited(
+    limit: int | None, threads: str | None, arenas: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *given: called.append(given))
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(machine, "_soft_limit", lambda _: limit)
+    monkeypatch.setattr(machine, "cores", lambda: 16)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    machine.spare_address_space()
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == threads
+    assert called == arenas
+
+
+def test_a_process_does_not_inherit_its_parents_peak() -> None:
+    ballast = bytearray(200 * 2**20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    program = "from kip import machine; print(machine.peak_memory())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100 * 2**20
 
 
 def test_the_machine_is_known_where_files_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ K is visited by tiles, half of them by symmetry; they are kept where memory allo
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from kip import machine
 from kip.kernels.base import Kernel
 from kip.krr import Ridge, RidgeError, cholesky, cholesky_solve
 from kip.sets import LabelledSet
@@ -40,8 +40,8 @@ class Fit:
 
 
 def default_memory() -> int:
-    """Bytes that tiles of K may take: two fifths of this machine's memory."""
-    return int(0.4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    """Bytes that tiles of K may take: two fifths of the memory that this process may hold."""
+    return int(0.4 * machine.memory_limit())
 
 
 class SymmetricProduct:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ CGROUP_OF_PROCESS, MEMORY_INFO, CPU_INFO = Path("/proc/self/cgroup"), Path("/pro
 
 
 def identity() -> dict[str, Any]:
-    """What measured rates depend on: where any of it changes, they are measured again."""
+    """The machine and the version of kip, as results of benchmarks record them."""
     return {"cores": cores(), "memory": physical_memory(), "processor": _processor(), "kip": __version__}
 
 
@@ -56,9 +59,76 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A limit of `total` bytes `of` something, by the `name` a user knows; None is the machine itself.
+
+    `beside` are the bytes that count towards it without being resident memory.
+    """
+
+    total: int
+    of: str = "memory"
+    name: str | None = None
+    beside: int = 0
+
+    @property
+    def resident(self) -> int:
+        """The resident memory that the limit leaves this process."""
+        return self.total - self.beside
+
+
 def memory_limit() -> int:
-    """Bytes that this process may fill: the machine's, or what its control group allows where that is less."""
-    return min([physical_memory(), *_cgroup_limits()])
+    """Bytes of memory that this process may hold, by the machine, its control group and its resource limits."""
+    return max(tightest_limit().resident, 0)
+
+
+def tightest_limit() -> Limit:
+    """The limit that leaves this process the least memory."""
+    groups = [Limit(total, name="control group") for total in _cgroup_limits()]
+    return min([Limit(physical_memory()), *groups, *_resource_limits()], key=lambda limit: limit.resident)
+
+
+STACKS = 96 * 2**20
+"""Address space that threads, compiled code and libraries loaded later map beside the memory they fill."""
+
+
+def _resource_limits() -> list[Limit]:
+    """What `ulimit -v` and `ulimit -d` allow; both count what is mapped, of which only a part is ever resident."""
+    limits = []
+    for option, name, of, field in (("-v", "RLIMIT_AS", "address space", 0), ("-d", "RLIMIT_DATA", "data memory", 5)):
+        total, mapped = _soft_limit(name), _pages(field)
+        if total is not None and mapped is not None:
+            limits.append(Limit(total, of, f"ulimit {option}", mapped - resident() + STACKS))
+    return limits
+
+
+def _soft_limit(name: str) -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return None
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+BLAS_THREAD = 80 * 2**20
+"""Address space per thread of OpenBLAS, which is loaded twice, by NumPy and by SciPy."""
+
+
+def spare_address_space() -> None:
+    """Map less where `ulimit -v` limits address space; call it before NumPy is imported.
+
+    glibc reserves 64 MB per thread for an allocator of its own, 1 GB in all beside a few hundred MB in use; one for all
+    threads is enough. Threads of BLAS keep to an eighth of the limit.
+    """
+    limit = _soft_limit("RLIMIT_AS")
+    if limit is None:
+        return
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        arena_max = -8
+        ctypes.CDLL(None).mallopt(arena_max, 1)
+    threads = min(cores(), limit // (8 * BLAS_THREAD))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, threads)))
 
 
 def _cgroup_limits() -> list[int]:
@@ -89,13 +159,22 @@ def free_memory() -> int | None:
 
 def resident() -> int:
     """Bytes that this process holds now; the most it ever held where the system says no more than that."""
+    held = _pages(1)
+    return peak_memory() if held is None else held
+
+
+def _pages(field: int) -> int | None:
+    """A field of /proc/self/statm in bytes: 0 is what is mapped, 1 what is resident, 5 data and stack."""
     for line in _lines(Path("/proc/self/statm")):
-        return int(line.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_memory()
+        return int(line.split()[field]) * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def peak_memory() -> int:
     """The most bytes that this process ever held."""
+    for line in _lines(Path("/proc/self/status")):
+        if line.startswith("VmHWM:"):  # getrusage counts what the parent held before it started this program
+            return int(line.split()[1]) * 1024
     import resource  # not on every system
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

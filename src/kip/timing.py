@@ -1,4 +1,4 @@
-"""How long something takes on this machine, for planning and for `kip bench`."""
+"""How long something takes on this machine, for `kip bench` and the costs of the paper's cells."""
 
 from __future__ import annotations
 

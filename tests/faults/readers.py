@@ -21,8 +21,6 @@ from tests.faults.inputs import SEEDS, bounded, outcome, surrounded
 import kip
 from kip import api, checkpoint, cli, grams, runs
 from kip import kip as algorithm
-from kip.cli import planning
-from kip.plan import Rates
 
 ALLOWED = (ValueError, FileNotFoundError, CycloptsError)
 
@@ -70,7 +68,6 @@ def readers(root: Path) -> dict[str, Reader]:
         "TOML": _toml,
         "history.jsonl": _history,
         "Gram tile": _tile,
-        "calibration.json": _calibration,
     }
     found = {}
     for number, (name, make) in enumerate(made.items()):
@@ -217,17 +214,3 @@ def _tile(folder: Path) -> Reader:
         content = given
 
     return Reader(path, (data,), read, beside=remember)
-
-
-def _calibration(folder: Path) -> Reader:
-    path = folder / "calibration.json"
-    rates = Rates(10, 16, 0.1, 0.2, 0.3, 0.4, 0.5, True)
-    store = planning.Store(path)
-    store.known(Rates, "rbf", lambda: rates)
-    store.write()
-
-    def read() -> None:
-        found = planning.Store(path).known(Rates, "rbf", lambda: rates)
-        assert all(0 <= value < float("inf") for value in dataclasses.astuple(found))
-
-    return Reader(path, (path.read_bytes(),), read)

@@ -17,7 +17,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
 
 OWN = [
     *("distilled.json", "distilled.safetensors", "distilled.safetensors, resealed", "checkpoint"),
-    *("checkpoint, resealed", "config.json", "TOML", "history.jsonl", "Gram tile", "calibration.json"),
+    *("checkpoint, resealed", "config.json", "TOML", "history.jsonl", "Gram tile"),
 ]
 
 

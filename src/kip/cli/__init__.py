@@ -55,6 +55,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line on `tokens`, by default those of this process; give the exit status."""
     _forgive_encodings()
     machine.name_processor_to_blas()
+    machine.spare_address_space()
     tokens = options.with_augment_named(sys.argv[1:] if tokens is None else list(tokens))
     try:
         app = build(_config(tokens))
@@ -68,9 +69,33 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return FAILED
     except (ValueError, OSError) as error:
         return _failed(_words(error), BAD_INPUT)
-    except (MemoryError, ArithmeticError) as error:
-        return _failed(str(error) or "out of memory; use a smaller --size, --batch or --targets", FAILED)
+    except ArithmeticError as error:
+        return _failed(str(error), FAILED)
+    except (MemoryError, ImportError, RuntimeError, SystemError) as error:
+        if not _is_want_of_memory(error):
+            raise
+        return _failed(_memory_words(error), FAILED)
     return result if isinstance(result, int) else 0
+
+
+WANT_OF_MEMORY = (
+    *("can't start new thread", "failed to map segment", "cannot allocate memory", "RESOURCE_EXHAUSTED"),
+    "error return without exception set",
+)
+"""How Python, the loader of libraries, XLA and compiled modules say that there is no memory left."""
+
+
+def _is_want_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in WANT_OF_MEMORY)
+
+
+def _memory_words(error: Exception) -> str:
+    """What failed, what the limit is, and what to do."""
+    limit, found = machine.tightest_limit(), str(error)
+    amount = f"{limit.total / 1e9:.1f} GB"
+    here = f"this machine has {amount}: " if limit.name is None else ""
+    here = here or f"the limit here is {amount} of {limit.of} ({limit.name}): raise it, or "
+    return f"out of memory{f' ({found})' if found else ''}; {here}use a smaller --size, --batch or --targets"
 
 
 def _config(tokens: Sequence[str]) -> list[Any]:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kip.api import Options, Outline, Task
     from kip.artefact import DistilledSet
     from kip.cli.measure import Measured
-    from kip.cli.planning import Planned
     from kip.cli.watch import Watch
     from kip.data import Dataset
+    from kip.plan import Expected
     from kip.sets import LabelledSet
 
 
@@ -233,7 +233,7 @@ class Story:
     seconds: dict[str, float]
     more: dict[str, Any]
     pictures: Callable[[DistilledSet, Path], None]
-    planned: Planned | None = None
+    planned: Expected | None = None
     usual_steps: int | None = None
 
 
@@ -266,7 +266,7 @@ def conclude(
     with working("drawing pictures"):
         story.pictures(small, run.folder)
     spent = {**story.seconds, "measuring": time.monotonic() - start}
-    planned = {} if story.planned is None else story.planned.beside(spent, machine.peak_memory(), run.folder)
+    planned = {} if story.planned is None else story.planned.beside(spent["learning"], machine.peak_memory())
     stopped = "interrupted" if interrupt() else story.stopped
     run.finish(
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from kip import runs
-from kip.cli import common
+from kip.cli import common, plan
 from kip.cli.options import (
     BUDGET,
     RUNNING,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from kip.artefact import DistilledSet
     from kip.checkpoint import Saver
     from kip.cli.learning import Learned
-    from kip.cli.planning import Planned
     from kip.cli.watch import Watch
     from kip.data import Dataset
+    from kip.plan import Expected
 
 
 def distill(
@@ -71,10 +71,15 @@ def distill(
     _check_resume(running, resume)
     common.check_early(data, of, running, resume=resume)
     dataset = common.load_data(data)
+    _, memory = plan.checked(dataset, common.api_options(dataset, data, of, learning, running), running)
 
     def one(seed: int, out: Path | None) -> common.Done:
+        nonlocal learning
         seeded = dataclasses.replace(running, seed=seed, out=out)
-        return _Distillation(dataset, data, of, learning, seeded, time_budget, resume)()
+        done = _Distillation(dataset, data, of, learning, seeded, time_budget, resume, memory)()
+        if time_budget is not None:  # all seeds take the steps of the first
+            learning = dataclasses.replace(learning, steps=runs.read_config(done.folder)["steps"])
+        return done
 
     return common.over_seeds(running, one)
 
@@ -99,20 +104,26 @@ class _Distillation:
     running: RunOptions
     time_budget: str | None
     resume: bool
+    memory: int
 
     def __call__(self) -> common.Done:
         from kip import kip as algorithm
-        from kip import machine
-        from kip.cli import learning, planning
+        from kip.cli import learning
+        from kip.plan import Expected
 
         groups = (self.data, self.of, self.learning, self.running)
         options = common.api_options(self.dataset, *groups)
         budget = None if self.time_budget is None else seconds(self.time_budget)
-        planned = planning.plan(self.dataset, options, self.running, budget)
-        planned.refuse(machine.memory_limit())
-        options = planned.options
         start = time.monotonic()
         task = common.ready(self.dataset, options)
+        planned = Expected(self.memory)
+        words = plan.expectation(self.memory)
+        if budget is not None and options.steps is None:
+            pace = plan.paced(task, budget)
+            task = plan.with_steps(self.dataset, task, options, pace, budget)
+            planned = Expected(self.memory, pace.learning(task.config.steps, task.config.judge_every))
+            words = plan.expectation(self.memory, planned.learning, pace.step)
+            budget = max(budget - pace.spent, 1e-9)
         state = algorithm.init(task.problem, task.config, key=options.seed)
         config = common.described("distill", task, groups, {"time_budget": self.time_budget})
         name = runs.run_name(common.short(self.dataset.name), options.kernel, options.size, options.seed)
@@ -123,7 +134,7 @@ class _Distillation:
             else:
                 run.configure(config)
             _say_plan(task)
-            planning.tell(planned)
+            say(words)
             preparing = time.monotonic() - start
             learned = learning.learn(task, state, run, saves, interrupt, budget)
             return self._conclude(run, task, learned, saves, config, preparing, interrupt, planned)
@@ -137,7 +148,7 @@ class _Distillation:
         config: dict[str, Any],
         preparing: float,
         interrupt: Interrupt,
-        planned: Planned,
+        planned: Expected,
     ) -> common.Done:
         from kip.api import resolve
         from kip.cli import learning
