@@ -21,9 +21,9 @@ from kip.execution import DEFAULT, Execution
 from kip.gradients import Gradients, gradients, solved_gradients
 from kip.kernels.base import Kernel, Params, precision
 from kip.krr import KernelRidge, Ridge, RidgeError
-from kip.label_solve import solve_labels
-from kip.sampling import Stream, balanced, generator
-from kip.sets import LabelledSet, Selection, check_points, check_targets, one_hot
+from kip.label_solver import solve_labels
+from kip.sampling import Stream, allocate, balanced, generator
+from kip.sets import LabelledSet, Selection, check_points, check_targets, class_counts, one_hot
 from kip.threads import blas_threads_for
 
 LABEL_MODES = ("fixed", "learned", "solved")
@@ -171,15 +171,21 @@ class DivergedError(ArithmeticError):
         self.state = state
 
 
-def init(problem: Problem, config: Config, *, key: int) -> State:
-    """Initialise (X_s, y_s), class-balanced: from training images, or from uniform noise with one-hot labels."""
+def init(problem: Problem, config: Config, *, key: int, start: LabelledSet | None = None) -> State:
+    """Initialise (X_s, y_s), class-balanced: from training images, or from uniform noise with one-hot labels.
+
+    Where there is a `start`, its points come first; new ones are drawn for the rest, so that classes are as equal as
+    they can be.
+    """
     _check(problem, config)
-    rows = balanced(problem.codes, problem.classes, config.size, key=generator(key, Stream.INIT))
+    rows = _draw_initial(problem, config, start, key=key)
     chosen = problem.train.take(rows)
     x, y = chosen.x.copy(), chosen.y.copy()
     if config.init == "noise":
         x = generator(key, Stream.INIT, 1).uniform(-1, 1, x.shape).astype(x.dtype)
         y = one_hot(problem.codes[rows], y.shape[1], y.dtype) if _is_one_hot(problem) else y
+    if start is not None:
+        x, y = np.concatenate([start.x, x]), np.concatenate([start.y, y])
     mask = None
     if config.corruption.rho > 0:
         x, mask = config.corruption.apply(x, key=key)
@@ -188,6 +194,18 @@ def init(problem: Problem, config: Config, *, key: int) -> State:
     with precision(x.dtype):
         opt_state = config.optimiser.init(_variables(state, config))
     return replace(state, opt_state=opt_state)
+
+
+def _draw_initial(problem: Problem, config: Config, start: LabelledSet | None, *, key: int) -> np.ndarray:
+    """Rows of the training points to begin with, beside those of `start`."""
+    rng = generator(key, Stream.INIT)
+    if start is None:
+        return balanced(problem.codes, problem.classes, config.size, key=rng)
+    there = class_counts(np.argmax(start.y, axis=1), problem.classes)
+    shares = allocate(config.size, class_counts(problem.codes, problem.classes) + there)
+    wanted = allocate(config.size - len(start), np.maximum(shares - there, 0))
+    drawn = [rng.permutation(np.flatnonzero(problem.codes == c))[:count] for c, count in enumerate(wanted)]
+    return np.concatenate(drawn).astype(np.intp)
 
 
 def _log(value: float) -> np.float32:

@@ -7,6 +7,7 @@ without it holds no distilled set. Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,10 @@ from kip.corruption import Certificate, Corruption, certify
 from kip.data.preprocess import Preprocess, restore
 from kip.data.scale import Seen, check_scale, rescale
 from kip.files import read_json, sha256, write_atomic, write_json
-from kip.kernels import Kernel, family
-from kip.krr import Ridge
-from kip.sets import channels_last, check_points, encode, same_array
-from kip.stream import Plan, coefficients, predict
+from kip.kernels import Kernel, KernelLike, family
+from kip.kernels.traced import OWN
+from kip.krr import KernelRidge, Ridge
+from kip.sets import LabelledSet, channels_last, check_points, encode, same_array
 
 SCHEMA = 1
 ARRAYS, DESCRIPTION, CARD, PICTURE = "distilled.safetensors", "distilled.json", "README.md", "images.png"
@@ -72,6 +73,7 @@ class DistilledSet:
     config: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = None
+    own_kernels: tuple[Kernel, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DistilledSet):
@@ -95,11 +97,12 @@ class DistilledSet:
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels it was made for."""
-        return family(self.kernel, self.engine)
+        return self.own_kernels or family(self.kernel, self.engine)
 
     @cached_property
-    def _alphas(self) -> tuple[np.ndarray, ...]:
-        return tuple(coefficients(kernel, self.x, self.y, self.ridge) for kernel in self.kernels)
+    def model(self) -> KernelRidge:
+        """Kernel ridge-regression on the set, for preprocessed points."""
+        return KernelRidge(self.kernels, LabelledSet(self.x, self.y), self.ridge)
 
     def images(self) -> np.ndarray:
         """The points in the scale of the raw data, as `predict` takes them, and not clipped to its range.
@@ -113,8 +116,7 @@ class DistilledSet:
     def scores(
         self,
         raw: Any,
-        kernel: str | Kernel | Sequence[Kernel] | None = None,
-        plan: Plan = Plan(),
+        kernel: KernelLike | Sequence[KernelLike] | None = None,
         *,
         scale: float | None = None,
         layout: str | None = None,
@@ -122,10 +124,8 @@ class DistilledSet:
         """Predicted label vectors of raw inputs; under another `kernel` or family where one is given."""
         x = self.preprocess.apply(self._checked(raw, scale, layout))
         if kernel is None:
-            pairs = list(zip(self.kernels, self._alphas, strict=True))
-        else:
-            pairs = [(k, coefficients(k, self.x, self.y, self.ridge)) for k in family(kernel)]
-        return np.mean([predict(k, self.x, alpha, x, plan) for k, alpha in pairs], axis=0)
+            return self.model.predict(x)
+        return KernelRidge(family(kernel), LabelledSet(self.x, self.y), self.ridge).predict(x)
 
     def _checked(self, raw: Any, scale: float | None, layout: str | None) -> np.ndarray:
         """Raw inputs in the layout and on the scale that `preprocess` takes."""
@@ -147,7 +147,7 @@ class DistilledSet:
         return self.preprocess.seen
 
     def predict(
-        self, raw: Any, kernel: str | Kernel | None = None, *, scale: float | None = None, layout: str | None = None
+        self, raw: Any, kernel: KernelLike | None = None, *, scale: float | None = None, layout: str | None = None
     ) -> np.ndarray:
         """The class of each raw input, as the data set names it."""
         return np.asarray(self.classes)[np.argmax(self.scores(raw, kernel, scale=scale, layout=layout), axis=1)]
@@ -156,7 +156,7 @@ class DistilledSet:
         self,
         raw: Any,
         labels: Any,
-        kernel: str | Kernel | None = None,
+        kernel: KernelLike | None = None,
         *,
         scale: float | None = None,
         layout: str | None = None,
@@ -226,8 +226,10 @@ class DistilledSet:
         }
 
 
-def load(folder: str | Path) -> DistilledSet:
+def load(folder: str | Path, *, kernel: KernelLike | Sequence[KernelLike] | None = None) -> DistilledSet:
     """Open a saved distilled set; its hash is checked and nothing in it is executed.
+
+    A set that was made with a kernel of one's own needs that `kernel` again.
 
     >>> import numpy as np, kip, tempfile
     >>> x, y = np.random.default_rng(0).normal(size=(40, 5)), [0, 1] * 20
@@ -240,9 +242,28 @@ def load(folder: str | Path) -> DistilledSet:
         raise FileNotFoundError(f"{folder} holds no distilled set: there is no {DESCRIPTION}; give a run folder")
     about = read_json(folder / DESCRIPTION)
     try:
-        return _restored(about, _read_arrays(folder, about))
+        small = _restored(about, _read_arrays(folder, about))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{folder / DESCRIPTION} is damaged or not ours ({error!r}); distil again") from None
+    return _with_kernel(small, folder, kernel)
+
+
+def _with_kernel(
+    small: DistilledSet, folder: Path, kernel: KernelLike | Sequence[KernelLike] | None
+) -> DistilledSet:
+    """The set with the kernel handed in, which must be that it was made with."""
+    if kernel is None:
+        if OWN in small.kernel:
+            raise ValueError(
+                f"{folder} was made with a kernel of one's own, {small.kernel!r}, which no string can rebuild; "
+                "pass it: kip.load(folder, kernel=mine)"
+            )
+        return small
+    kernels = family(kernel)
+    spec = "+".join(each.spec for each in kernels)
+    if spec != small.kernel:
+        raise ValueError(f"{folder} was made with kernel {small.kernel!r}; got {spec!r}. Use predict(raw, kernel=…)")
+    return dataclasses.replace(small, own_kernels=kernels)
 
 
 def _read_arrays(folder: Path, about: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ class Option:
 
     `none` says what the default None stands for. `names` are its names on the command line where these are not its own;
     `renamed` is the name it had before. A `free` option may differ when a run is resumed: it changes nothing that is
-    learned.
+    learned. A `python` option is not on the command line.
     """
 
     help: str
@@ -28,6 +28,7 @@ class Option:
     metavar: str | None = None
     renamed: str | None = None
     free: bool = False
+    python: bool = False
 
     def bounds(self, value: Any) -> str | None:
         """What a number should be, where it is out of bounds."""

@@ -24,26 +24,68 @@ has. With more of them it is 1.0, as in the published 600 steps.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
-PURPOSES = ("kernels", "networks")
+from kip.options import Options
 
 VECTOR_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024"
 NETWORK_FAMILY = f"{VECTOR_FAMILY}+conv1:standard=128+conv2:standard=128"
 """The kernels that the paper learns images with which are to train networks, sampled at every step."""
 
 
+def kind_of(shape: tuple[int, ...]) -> str:
+    """The kind of data where none is named, by the shape of a raw point: vectors, photos (three channels), images."""
+    if len(shape) == 1:
+        return "vectors"
+    return "photos" if len(shape) == 3 and shape[2] == 3 else "images"
+
+
 def kernel(purpose: str, *, vectors: bool) -> str:
     """The kernel or family where none is given: RBF, or for networks the family; vectors cannot be convolved."""
-    _check_purpose(purpose)
     if purpose == "kernels":
         return "rbf"
     return VECTOR_FAMILY if vectors else NETWORK_FAMILY
 
 
-def _check_purpose(purpose: str) -> None:
-    if purpose not in PURPOSES:
-        raise ValueError(f"`purpose` must be one of {', '.join(PURPOSES)}; got {purpose!r}")
+def resolve(options: Options, *, shape: tuple[int, ...], training: int, classes: int, expensive: bool) -> Options:
+    """The options with every None that has a default filled in, so that what is recorded is what was used.
+
+    `shape` is that of a raw point; `expensive` says that pairs of points cost much under one of the kernels.
+    """
+    kind = options.kind or kind_of(shape)
+    size = _or(options.size, max(10, classes))
+    found = choose(training=training, size=size, kind=kind, expensive=expensive, purpose=options.purpose)
+    steps = _or(options.steps, found.steps)
+    return dataclasses.replace(
+        options,
+        size=size,
+        kind=kind,
+        steps=steps,
+        labels=found.labels if options.labels == "auto" else options.labels,
+        learning_rate=_or(options.learning_rate, found.learning_rate),
+        batch=_or(options.batch, found.batch),
+        augment=_augment(options.augment, found.augment, kind),
+        evaluate_every=_or(options.evaluate_every, evaluate_every(steps)),
+        evaluate_targets=_or(options.evaluate_targets, found.evaluate_targets),
+    )
+
+
+def evaluate_every(steps: int) -> int:
+    """Steps between evaluations: a twentieth of them."""
+    return max(1, steps // 20)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _augment(given: str | None, default: str, kind: str) -> str:
+    """The augmentation; "auto" asks for one that suits the kind of data."""
+    if given == "auto":
+        return "photos" if kind == "photos" else "digits"  # small shifts and turns harm least where nothing is known
+    return _or(given, default)
 
 
 FEW = 50
@@ -61,7 +103,7 @@ class Defaults:
     learning_rate: float
     batch: int | None
     augment: str
-    judge_targets: int = 10_000
+    evaluate_targets: int = 10_000
     labels: str = "auto"
 
 
@@ -76,14 +118,13 @@ def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str
     found them to fit the kernels they were learned with. `benchmarks/networks.py` compared labels, and kernels with
     pooling, which do better for ConvNet and worse for FC3 and LeNet.
     """
-    _check_purpose(purpose)
     if purpose == "networks":
         augment = "flips" if kind == "photos" else "none"
         batch = _batch(training, max(1_000, 5 * size))
-        return Defaults(300, 0.04, batch, augment, judge_targets=2_000, labels="fixed")
+        return Defaults(300, 0.04, batch, augment, evaluate_targets=2_000, labels="fixed")
     if expensive:
         augment = "flips" if kind == "photos" else "none"
-        return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), augment, judge_targets=2_000)
+        return Defaults(300, 0.05, _batch(training, max(480, 5 * size)), augment, evaluate_targets=2_000)
     batch = _batch(training, max(6_000, 5 * size))
     if kind == "photos" and size < FEW:
         return Defaults(600, 0.5 if batch is None else 1.0, batch, "flips")
@@ -93,7 +134,7 @@ def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str
 
 
 def _digit_steps(size: int) -> int:
-    """Few points are learned soon, and of many a step takes long."""
+    """Small sets converge in fewer steps; for large sets each step is expensive."""
     if size < FEW:
         return 600
     return 1000 if size < 1000 else 300

@@ -125,6 +125,9 @@ class CachedGram(Kernel):
     def cost(self, shape: tuple[int, ...]) -> float:
         return self.kernel.cost(shape)
 
+    def kept_bytes(self, shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+        return self.kernel.kept_bytes(shape, itemsize)
+
     def frozen(self) -> Kernel:
         return CachedGram(self.kernel.frozen(), self.store, progress=self.progress, tile=self.tile)
 

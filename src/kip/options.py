@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from kip.choices import DATA, LEARNING, OPTIMISATION, RUNNING, Option
+from kip.files import as_text
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-PURPOSES = ("kernels", "networks")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
@@ -41,10 +39,31 @@ class DataOptions:
         int | None,
         Option("Bring the images of a folder to this height and width.", DATA, none="as they are", at_least=1),
     ] = None
+    layout: Annotated[
+        Literal["channels-last", "channels-first"] | None,
+        Option(
+            "Axes of images in an .npz: channels-last is (n, h, w, channels), channels-first (n, channels, h, w).",
+            DATA,
+            none="channels-last",
+        ),
+    ] = None
+    fit: Annotated[
+        Literal["crop", "pad", "stretch"],
+        Option(
+            "How --resize brings an image to the size: crop fills it and cuts the centre out, pad fits inside and "
+            "centres on black, stretch ignores its proportions.",
+            DATA,
+        ),
+    ] = "crop"
+    skip_unreadable: Annotated[bool, Option("Leave out images that cannot be decoded.", DATA)] = False
     source: Annotated[
         Literal["official", "registry"] | None,
         Option("Where to fetch a named data set from.", DATA, none="whichever answers"),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.label is not None:
+            object.__setattr__(self, "label", as_text(self.label))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +141,16 @@ class Options(SetOptions):
             LEARNING,
         ),
     ] = "auto"
+    start: Annotated[
+        str | None,
+        Option(
+            "Start from a distilled set, a run's folder: with another kernel, on more data, or larger, new points being "
+            "drawn from the training set.",
+            LEARNING,
+            none="points drawn from the training set",
+            metavar="RUN",
+        ),
+    ] = None
     learn_kernel: Annotated[bool, Option("Learn the kernel's hyper-parameters too (γ of rbf).", LEARNING)] = False
     init: Annotated[
         Literal["image", "noise"], Option("Start from training points, or from noise.", OPTIMISATION)
@@ -130,6 +159,7 @@ class Options(SetOptions):
     learning_rate: Annotated[
         float | None, Option("Learning rate of Adam.", OPTIMISATION, none="by the data", above=0)
     ] = None
+    optimiser: Annotated[str, Option("adam; from Python any optax transformation.", OPTIMISATION, python=True)] = "adam"
     schedule: Annotated[
         Literal["cosine", "constant"], Option("Schedule of the learning rate.", OPTIMISATION)
     ] = "cosine"
@@ -200,6 +230,15 @@ class RunOptions:
     ] = None
     cache: Annotated[
         Path | None, Option("Folder to keep values of expensive kernels in, for other runs to find.", RUNNING)
+    ] = None
+    time_budget: Annotated[
+        str | None,
+        Option(
+            "Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop.",
+            RUNNING,
+            none="no limit",
+            free=True,
+        ),
     ] = None
     config: Annotated[
         Path | None,

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from kip.api import Outline
-from kip.kernels.inner import InnerProductKernel
-from kip.stream import DEFAULT_MEMORY, THREAD_ROWS, TILE_ROWS
+from kip.execution import CONCURRENT_ROWS, DEFAULT_MEMORY, TILE_ROWS
+from kip.task import Outline
 
 MB = 2**20
 
@@ -68,7 +67,7 @@ class Work:
     support: int
     batch: int
     steps: int
-    judging: int
+    evaluated: int
     solved: bool
     augmented: bool
     whitened: bool
@@ -88,7 +87,7 @@ class Work:
     def of(cls, outline: Outline, test: int, *, threads: int, draws: int | None, full: bool) -> Work:
         """The shapes of what `outline` describes, scored on `test` points and compared as a run is."""
         config, options, n = outline.config, outline.options, len(outline.rows)
-        inner = all(isinstance(kernel, InnerProductKernel) for kernel in config.kernels)
+        inner = not any(kernel.expensive(_point(outline.raw)) for kernel in config.kernels)
         image_bytes, pair_bytes = _kept_by_kernels(outline)
         return cls(
             training=n,
@@ -102,8 +101,8 @@ class Work:
             support=config.support_batch or config.size,
             batch=config.batch or n,
             steps=config.steps,
-            judging=config.judging(n),
-            solved=config.mode(n) == "solved",
+            evaluated=config.evaluation_size(n),
+            solved=config.labels == "solved",
             augmented=(options.augment or "none") != "none",
             whitened=options.preprocess.startswith("zca"),
             inner=inner,
@@ -116,19 +115,15 @@ class Work:
 
 
 def _kept_by_kernels(outline: Outline) -> tuple[int, int]:
-    """Bytes that Numba's convolutional kernels keep per image, all of them, and per pair, the largest of them."""
-    if all(type(kernel).__module__ != "kip.kernels.planes_cpu" for kernel in outline.config.kernels):
-        return 0, 0  # before the import below, which takes long
-    from kip.kernels.lanes import geometry
-    from kip.kernels.planes_cpu import NumbaPlanesKernel
-
-    entry, shape = 400, outline.raw.shape[1:]  # bytes of an entry's key and headers
-    image = (*shape, 1) if len(shape) == 2 else shape if len(shape) == 3 else (1, 1, *shape)
+    """Bytes that kernels keep per image, all of them, and per pair within a step, the largest of them."""
     itemsize = np.dtype(outline.options.dtype).itemsize
-    kernels = [kernel for kernel in outline.config.kernels if isinstance(kernel, NumbaPlanesKernel)]
-    laid_out = [geometry(kernel.network, image, False) for kernel in kernels]
-    pairs = [int(g.sizes[1]) * (1 if kernel.nngp else 2) for g, kernel in zip(laid_out, kernels, strict=True)]
-    return sum((g.maps + 1) * itemsize + entry for g in laid_out), max(pairs) * itemsize
+    kept = [kernel.kept_bytes(_point(outline.raw), itemsize) for kernel in outline.config.kernels]
+    return sum(image for image, _ in kept), max(pair for _, pair in kept)
+
+
+def _point(raw: np.ndarray) -> tuple[int, ...]:
+    """The shape of a preprocessed point."""
+    return (*raw.shape[1:], 1) if raw.ndim == 3 else raw.shape[1:]
 
 
 # --- bytes
@@ -165,9 +160,9 @@ def _images(work: Work) -> int:
 
 def _learning(work: Work) -> int:
     """Adam's state and the best sets so far; beside them a step, or the evaluation of a checkpoint."""
-    judging = work.judging * work.width * work.itemsize if work.judging < work.training else 0
-    evaluating = _solving(work, work.judging) if work.solved else _tiles(work, work.size, work.judging)
-    return (7 + BEST) * _set(work) + judging + max(_step(work), evaluating)
+    evaluated = work.evaluated * work.width * work.itemsize if work.evaluated < work.training else 0
+    evaluating = _solving(work, work.evaluated) if work.solved else _tiles(work, work.size, work.evaluated)
+    return (7 + BEST) * _set(work) + evaluated + max(_step(work), evaluating)
 
 
 def _step(work: Work) -> int:
@@ -184,13 +179,13 @@ def _step(work: Work) -> int:
 
 def _tiles(work: Work, support: int, targets: int) -> int:
     """Tiles in flight, one per thread: each row has its point, K, residuals and two cotangents, and K in float64."""
-    rows = min(targets, max(TILE_ROWS, work.threads * THREAD_ROWS))
+    rows = min(targets, max(TILE_ROWS, work.threads * CONCURRENT_ROWS))
     return min(DEFAULT_MEMORY, rows * (work.itemsize * (4 * support + 2 * work.width) + 8 * support))
 
 
 def _solving(work: Work, targets: int) -> int:
     """Label Solve: per thread the rows of a tile and their triangle with copies for LAPACK; K_ss, A⁻¹ and an SVD."""
-    columns, rows = work.size + work.classes, min(targets, THREAD_ROWS)
+    columns, rows = work.size + work.classes, min(targets, CONCURRENT_ROWS)
     return _tiles(work, work.size, targets) + 8 * columns * (2 * work.threads * (rows + columns) + 6 * work.size)
 
 
@@ -249,8 +244,8 @@ def limited(work: Work, name: str, value: int) -> Work:
         return dataclasses.replace(work, size=value, support=min(work.support, value))
     if name == "batch":
         return dataclasses.replace(work, batch=value)
-    training, batch, judging = (min(of, value) for of in (work.training, work.batch, work.judging))
-    return dataclasses.replace(work, training=training, batch=batch, judging=judging)
+    training, batch, evaluated = (min(of, value) for of in (work.training, work.batch, work.evaluated))
+    return dataclasses.replace(work, training=training, batch=batch, evaluated=evaluated)
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int) -> int:

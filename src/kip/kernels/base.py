@@ -91,6 +91,11 @@ class Kernel(abc.ABC):
         """Whether a pair of points costs so much that a step should see fewer targets."""
         return self.cost(shape) >= EXPENSIVE
 
+    def kept_bytes(self, shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+        """Bytes that the kernel keeps of every image it has seen, and of every pair within a step."""
+        del shape, itemsize
+        return 0, 0
+
     @property
     def concurrent(self) -> bool:
         """Whether a pass gains by visiting tiles in several threads; not where the engine fills all cores by itself."""
@@ -164,6 +169,10 @@ class Sum(Kernel):
     def cost(self, shape: tuple[int, ...]) -> float:
         return self.left.cost(shape) + self.right.cost(shape)
 
+    def kept_bytes(self, shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+        left, right = self.left.kept_bytes(shape, itemsize), self.right.kept_bytes(shape, itemsize)
+        return left[0] + right[0], left[1] + right[1]
+
     @property
     def concurrent(self) -> bool:
         return self.left.concurrent and self.right.concurrent
@@ -236,6 +245,9 @@ class Scaled(Kernel):
 
     def cost(self, shape: tuple[int, ...]) -> float:
         return self.kernel.cost(shape)
+
+    def kept_bytes(self, shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+        return self.kernel.kept_bytes(shape, itemsize)
 
     @property
     def concurrent(self) -> bool:

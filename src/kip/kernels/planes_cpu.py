@@ -34,6 +34,9 @@ from kip.kernels.planes import NetworkKernel, Recipe, State, read_out
 MEMO_BYTES = 1 << 30
 """Own variances of images are remembered up to this size, the least recently used forgotten first."""
 
+MEMO_ENTRY = 400
+"""Bytes of the key and the headers of one image that is remembered."""
+
 TARGET_BYTES = 1 << 27
 """Targets are packed into lanes by tiles of about this size."""
 
@@ -81,6 +84,11 @@ class NumbaPlanesKernel(NetworkKernel):
                 f"the numba engine holds the variances of '{self.spec}' fixed; got {sorted(params)}. Use engine='jax'."
             )
         return self
+
+    def kept_bytes(self, shape: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+        laid_out = geometry(self.network, shape if len(shape) == 3 else (1, 1, *shape), False)
+        planes = int(laid_out.sizes[1]) * (1 if self.nngp else 2)
+        return (laid_out.maps + 1) * itemsize + MEMO_ENTRY, planes * itemsize
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         """K(x1, x2), shape (n1, n2); K(x1, x1), computed by half, where `x2` is left out."""
