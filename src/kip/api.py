@@ -14,11 +14,11 @@ from kip import learning
 from kip.algorithm import Info, State
 from kip.artefact import DistilledSet, load
 from kip.execution import DEFAULT, Execution
-from kip.kernels import Kernel, KernelLike, family
+from kip.kernels import KernelLike, family
 from kip.learning import Interrupted
 from kip.options import Options, SetOptions, given, takes
 from kip.sets import channels_last
-from kip.task import Augmentation, Own, outline, prepare
+from kip.task import Augmentation, Own, prepare
 
 __all__ = ["Interrupted", "distill", "label_solve"]
 

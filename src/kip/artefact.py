@@ -248,9 +248,7 @@ def load(folder: str | Path, *, kernel: KernelLike | Sequence[KernelLike] | None
     return _with_kernel(small, folder, kernel)
 
 
-def _with_kernel(
-    small: DistilledSet, folder: Path, kernel: KernelLike | Sequence[KernelLike] | None
-) -> DistilledSet:
+def _with_kernel(small: DistilledSet, folder: Path, kernel: KernelLike | Sequence[KernelLike] | None) -> DistilledSet:
     """The set with the kernel handed in, which must be that it was made with."""
     if kernel is None:
         if OWN in small.kernel:

@@ -45,12 +45,16 @@ Watcher = Callable[[Seen], object]
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What learning came to: the checkpoint to publish, why it ended, the state to continue from, and the seconds."""
+    """What learning came to: the checkpoint to publish, why it ended, the state to continue from, and the seconds.
+
+    `why` says more of a divergence.
+    """
 
     checkpoint: Checkpoint
     ended: str
     state: State
     seconds: float
+    why: str = ""
 
 
 def learn(
@@ -93,7 +97,7 @@ def learn(
     try:
         end = algorithm.run(task.problem, task.config, state, callback=seen, stop=lambda: stopped() or late())
     except DivergedError as error:
-        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds())
+        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds(), str(error))
     # To continue from is what the last step left: `end` may have been evaluated off schedule, unlike in an unbroken run.
     return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds())
 

@@ -22,6 +22,7 @@ from kip.files import as_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Which data, and how they are read."""
@@ -112,9 +113,7 @@ class SetOptions:
     engine: Annotated[
         Literal["jax", "numba"] | None, Option("What computes convolutional kernels.", RUNNING, none="by the device")
     ] = None
-    dtype: Annotated[
-        Literal["float32", "float64"], Option("Precision of the points and of K_ts.", RUNNING)
-    ] = "float32"
+    dtype: Annotated[Literal["float32", "float64"], Option("Precision of the points and of K_ts.", RUNNING)] = "float32"
     seed: Annotated[int, Option("Every random choice follows from it.", RUNNING, at_least=0)] = 0
 
 
@@ -152,17 +151,19 @@ class Options(SetOptions):
         ),
     ] = None
     learn_kernel: Annotated[bool, Option("Learn the kernel's hyper-parameters too (γ of rbf).", LEARNING)] = False
-    init: Annotated[
-        Literal["image", "noise"], Option("Start from training points, or from noise.", OPTIMISATION)
-    ] = "image"
-    steps: Annotated[int | None, Option("Steps of the optimiser, Adam.", OPTIMISATION, none="by the data", at_least=1)] = None
+    init: Annotated[Literal["image", "noise"], Option("Start from training points, or from noise.", OPTIMISATION)] = (
+        "image"
+    )
+    steps: Annotated[
+        int | None, Option("Steps of the optimiser, Adam.", OPTIMISATION, none="by the data", at_least=1)
+    ] = None
     learning_rate: Annotated[
         float | None, Option("Learning rate of Adam.", OPTIMISATION, none="by the data", above=0)
     ] = None
     optimiser: Annotated[str, Option("adam; from Python any optax transformation.", OPTIMISATION, python=True)] = "adam"
-    schedule: Annotated[
-        Literal["cosine", "constant"], Option("Schedule of the learning rate.", OPTIMISATION)
-    ] = "cosine"
+    schedule: Annotated[Literal["cosine", "constant"], Option("Schedule of the learning rate.", OPTIMISATION)] = (
+        "cosine"
+    )
     batch: Annotated[int | None, Option("Targets per step.", OPTIMISATION, none="by the data", at_least=1)] = None
     support_batch: Annotated[
         int | None, Option("Points of the distilled set per step.", OPTIMISATION, none="all", at_least=1)
@@ -222,29 +223,27 @@ class RunOptions:
             free=True,
         ),
     ] = None
-    full: Annotated[
-        bool, Option("Compare with the full training set however long that takes.", RUNNING, free=True)
-    ] = False
+    full: Annotated[bool, Option("Compare with the full training set however long that takes.", RUNNING, free=True)] = (
+        False
+    )
     device: Annotated[
         str | None, Option("JAX device, such as cpu or gpu:1.", RUNNING, none="JAX's own choice", free=True)
     ] = None
     cache: Annotated[
         Path | None, Option("Folder to keep values of expensive kernels in, for other runs to find.", RUNNING)
     ] = None
-    time_budget: Annotated[
-        str | None,
-        Option(
-            "Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop.",
-            RUNNING,
-            none="no limit",
-            free=True,
-        ),
-    ] = None
     config: Annotated[
         Path | None,
         Option("TOML with one table per command, or the config.json of a run; the command line wins.", RUNNING),
     ] = None
 
+
+BUDGET = Option(
+    "Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop.",
+    RUNNING,
+    none="no limit",
+    free=True,
+)
 
 NOT_KEPT = ("out", "seeds", "cache", "config", "resume")
 """Options that say where a run goes, not what it is: `config.json` leaves them out."""

@@ -49,6 +49,11 @@ class Record:
         """Save `state` now, whatever the time: before stopping on purpose."""
         self.saver.save(state)
 
+    def cost(self, seconds: float) -> dict[str, float]:
+        """How often checkpoints were written, how long that took, and its share of the `seconds` of learning."""
+        spent = self.saver.seconds
+        return {"saves": self.saver.saves, "seconds": round(spent, 4), "share": round(spent / max(seconds, 1e-9), 5)}
+
     def forget(self) -> None:
         """Remove the checkpoints of a run that needs them no more."""
         shutil.rmtree(self.saver.folder, ignore_errors=True)

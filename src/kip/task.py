@@ -291,7 +291,9 @@ def _size_from(start: DistilledSet, size: int | None) -> int:
 def _check_start(start: DistilledSet, shape: tuple[int, ...], classes: tuple[Any, ...]) -> None:
     point = (*shape, 1) if len(shape) == 2 else shape
     if start.x.shape[1:] != point:
-        raise ValueError(f"`start` has points of shape {start.x.shape[1:]}, the data of {point}; give a set of its kind")
+        raise ValueError(
+            f"`start` has points of shape {start.x.shape[1:]}, the data of {point}; give a set of its kind"
+        )
     unknown = [name for name in start.classes if name not in classes]
     if unknown:
         raise ValueError(f"`start` has the class {unknown[0]!r}, which the data do not have; add points of that class")

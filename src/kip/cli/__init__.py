@@ -99,19 +99,17 @@ def _memory_words(error: Exception) -> str:
 
 
 def _config(tokens: Sequence[str]) -> list[Any]:
-    """Where options come from that are not given: `--config`, or with `--resume` the run; then what `--for` presets."""
+    """Where options come from that are not given: `--config`, or with `--resume` the run."""
     path = options.value_of("--config", tokens)
     if "--resume" in tokens and path is None and (path := options.value_of("--out", tokens)) is not None:
         path = path / runs.CONFIG
         if not path.is_file():
             raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
-    if path is None and not any(token.partition("=")[0] in options.PURPOSE for token in tokens):
+    if path is None:
         return []
     commands, _, _ = build().parse_commands(tokens)
-    table = {} if path is None else options.read_config(path, commands)
-    preset = options.preset(tokens, table) if {"distill", "plan"} & set(commands) else {}
-    tables = [(table, str(path)), (preset, "--for")]
-    return [Dict(_under(commands, each), source=source) for each, source in tables if each]
+    table = options.read_config(path, commands)
+    return [Dict(_under(commands, table), source=str(path))] if table else []
 
 
 def _under(commands: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:

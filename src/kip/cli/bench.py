@@ -76,9 +76,7 @@ def _measure(each: Kernel, shape: tuple[int, int, int], seconds: float) -> tuple
     """Seconds of the first call, and seconds a pair without and with the pullback."""
     import numpy as np
 
-    from kip.kernels.inner import InnerProductKernel
-
-    count = TARGETS["many" if isinstance(each, InnerProductKernel) else "few"]
+    count = TARGETS["few" if each.expensive(shape) else "many"]
     rng = np.random.default_rng(0)
     x_support = rng.standard_normal((SUPPORT, *shape), np.float32)
     x_target = rng.standard_normal((count, *shape), np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from kip import defaults, runs
+from kip import runs
 from kip._version import __version__
-from kip.cli.options import AUGMENTATIONS, DataOptions, RunOptions, SetOptions, kept
+from kip.cli.options import check, spelt
 from kip.cli.progress import Interrupt, say, show, working
 from kip.files import as_path, as_text
+from kip.options import DataOptions, Options, RunOptions, SetOptions, declared
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from kip.api import Options, Outline, Task
     from kip.artefact import DistilledSet
     from kip.cli.measure import Measured
     from kip.cli.watch import Watch
     from kip.data import Dataset
     from kip.plan import Expected
-    from kip.sets import LabelledSet
+    from kip.task import Outline, Task
+
+AUGMENTATIONS = ("auto", "none", "digits", "photos", "flips")
 
 
 @dataclass(frozen=True)
@@ -99,62 +100,56 @@ def class_names(dataset: Dataset) -> tuple[Any, ...]:
     return dataset.classes
 
 
-def api_options(dataset: Dataset, *groups: Any) -> Options:
-    """The options of the library out of those of the command line."""
-    from kip.api import Options
+def outlined(dataset: Dataset, options: Options) -> Outline:
+    """The task of a data set, checked, before anything is computed."""
+    import numpy as np
 
-    given = kept(*groups)
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"`--{name.replace('_', '-')}` must be a finite number; got {value}")
-    if given["size"] is None:
-        given["size"] = max(10, len(dataset.classes))
-    if given["kernel"] == defaults.NETWORK_FAMILY:  # what `--for networks` presets before the data are known
-        given["kernel"] = defaults.kernel("networks", vectors=dataset.x_train.ndim == 2)
-    if given.get("augment") is not None:
-        given["augment"] = augmentation(given["augment"], dataset.kind)
-    names = {field.name for field in dataclasses.fields(Options)}
-    return Options(**{name: value for name, value in given.items() if name in names})
+    from kip.artefact import load
+    from kip.task import Own, outline
 
-
-def augmentation(name: str, kind: str) -> str:
-    """What `--augment` names; given alone, what suits the kind of data."""
-    if name.partition(":")[0] not in AUGMENTATIONS:
-        raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {name!r}")
-    if name != "auto":
-        return name
-    return "photos" if kind == "photos" else "digits"  # small shifts and turns harm least where nothing is known
+    classes = class_names(dataset)
+    own = Own(start=None if options.start is None else load(options.start))
+    options = dataclasses.replace(options, kind=options.kind or dataset.kind)
+    return outline(dataset.x_train, np.asarray(classes)[dataset.y_train], options, own, classes=classes)
 
 
 def ready(dataset: Dataset, options: Options) -> Task:
-    """The data prepared for the library."""
-    import numpy as np
-
-    from kip.api import prepare
-
-    classes = class_names(dataset)
-    labels = np.asarray(classes)[dataset.y_train]
-    return prepare(dataset.x_train, labels, options, classes=classes, kind=dataset.kind)
-
-
-def outlined(dataset: Dataset, options: Options) -> Outline:
-    """The same, before anything is computed."""
-    import numpy as np
-
-    from kip.api import outline
-
-    classes = class_names(dataset)
-    labels = np.asarray(classes)[dataset.y_train]
-    return outline(dataset.x_train, labels, options, classes=classes, kind=dataset.kind)
+    """The task of a data set, prepared."""
+    return outlined(dataset, options).prepared()
 
 
 def described(
-    command: str, task: Task, groups: Sequence[Any], more: Mapping[str, Any] = MappingProxyType({})
+    command: str, task: Task, around: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What `config.json` holds: every option of `groups` as it was used, so that `--config` repeats the run."""
-    given = {**kept(*groups), **more}
-    used = {name: value for name, value in dataclasses.asdict(task.options).items() if name in given}
-    return {"command": command, "version": __version__, **given, **used, "data": lasting(given["data"])}
+    """What `config.json` holds: every option as it was used, so that `--config` repeats the run."""
+    used = {**around, **more, **dataclasses.asdict(task.options)}
+    return {"command": command, "version": __version__, **used, "data": lasting(around["data"])}
+
+
+def identity(task: Task, dataset: Dataset) -> dict[str, Any]:
+    """What the checkpoints of a run belong to: its options and the data."""
+    import hashlib
+
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for array in (dataset.x_train, dataset.y_train):
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return {"options": dataclasses.asdict(task.options), "data": digest.hexdigest()}
+
+
+def check_resumed(run: runs.Run, config: Mapping[str, Any]) -> None:
+    """Refuse to continue a run that is finished, or with other options than it has."""
+    if runs.is_finished(run.folder):
+        raise ValueError(f"`--resume`: the run in {run.folder} is finished; there is nothing to continue")
+    stored = runs.read_config(run.folder)
+    free = {"version", "time_budget", *(name for name, _, option in declared(RunOptions) if option.free)}
+    for name, value in config.items():
+        if name not in free and stored.get(name) != value:
+            raise ValueError(
+                f"`{spelt(name)}` is {value} but the run in {run.folder} has {stored.get(name)}; leave it out"
+            )
 
 
 def lasting(data: str) -> str:
@@ -165,40 +160,40 @@ def lasting(data: str) -> str:
     return name if name in NAMES else as_text(as_path(data).expanduser().resolve())
 
 
-def check_early(data: DataOptions, of: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
+def check_early(data: DataOptions, options: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
     """Refuse what can be refused before data are read, which may take a download."""
     from kip.data import preprocess
-    from kip.grams import Store
+    from kip.gram_cache import Store
     from kip.kernels import family
 
-    preprocess.parse(data.preprocess)
-
+    check(data, options, running)
+    preprocess.parse(options.preprocess)
+    augment = getattr(options, "augment", None)
+    if augment is not None and augment.partition(":")[0] not in AUGMENTATIONS:
+        raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {augment!r}")
     if not resume:
-        for out in _outs(running):
+        for out in _outs(options.seed, running):
             if out is not None:
                 runs.check_free(out)
     use_device(running.device)
-    family(of.kernel, running.engine)
+    if options.kernel is not None:
+        family(options.kernel, options.engine)
     if running.cache is not None:
         Store(running.cache)
 
 
-def _outs(running: RunOptions) -> list[Path | None]:
+def _outs(seed: int, running: RunOptions) -> list[Path | None]:
     """The folder given for each seed: itself for one seed, and one in it for each of several."""
     if running.out is None or running.seeds == 1:
         return [running.out] * running.seeds
-    return [running.out / f"s{seed}" for seed in _seeds(running)]
+    return [running.out / f"s{each}" for each in range(seed, seed + running.seeds)]
 
 
-def _seeds(running: RunOptions) -> range:
-    return range(running.seed, running.seed + running.seeds)
-
-
-def over_seeds(running: RunOptions, one: Callable[[int, Path | None], Done]) -> int:
+def over_seeds(seed: int, running: RunOptions, one: Callable[[int, Path | None], Done]) -> int:
     """Run `one(seed, out)` for each seed, and say what they came to together; give the exit status."""
     done: list[Done] = []
-    for seed, out in zip(_seeds(running), _outs(running), strict=True):
-        done.append(one(seed, out))
+    for each, out in zip(range(seed, seed + running.seeds), _outs(seed, running), strict=True):
+        done.append(one(each, out))
         if done[-1].status:
             return done[-1].status
     if len(done) > 1:
@@ -305,15 +300,6 @@ def _say_done(
     say(made_for(small))
 
 
-def natural(task: Task) -> LabelledSet:
-    """The training points that the seed draws, before any corruption, with their labels."""
-    from kip.sampling import Stream, balanced, generator
-
-    problem = task.problem
-    rng = generator(task.options.seed, Stream.INIT)
-    return problem.train.take(balanced(problem.codes, problem.classes, task.config.size, key=rng))
-
-
 def draw_set(small: DistilledSet, folder: Path, columns: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> None:
     """Write images.png, sets of (title, preprocessed points, labels) beside one another, and labels.png."""
     from kip.files import write_atomic
@@ -323,6 +309,16 @@ def draw_set(small: DistilledSet, folder: Path, columns: Sequence[tuple[str, np.
         shown = [pictures.Column(title, small.preprocess.invert(x), y) for title, x, y in columns]
         write_atomic(folder / "images.png", pictures.images(shown, small.classes))
     write_atomic(folder / "labels.png", pictures.labels(small.y, small.classes))
+
+
+def draw_curve(folder: Path, title: str) -> None:
+    """Write curve.png from the history."""
+    from kip.files import write_atomic
+    from kip.report import pictures
+
+    picture = pictures.curve(runs.read_history(folder), title)
+    if picture is not None:
+        write_atomic(folder / "curve.png", picture)
 
 
 def short(name: str) -> str:

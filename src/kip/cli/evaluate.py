@@ -21,10 +21,10 @@ from kip.cli.options import (
     FIT_HELP,
     RUNNING,
     SKIP_UNREADABLE_HELP,
-    DataOptions,
 )
 from kip.cli.progress import say, show
 from kip.files import as_text
+from kip.options import DataOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,15 +195,16 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
     import numpy as np
 
     from kip.cli.watch import pass_pairs
+    from kip.execution import DEFAULT
     from kip.kernels import family
-    from kip.stream import Plan
 
     truth = codes(small, dataset, dataset.y_test)
     found = {}
     for spec in specs:
-        kernels = watch.kernels(small.kernels if spec == small.kernel else family(spec))
-        total = pass_pairs(kernels, len(small), small.x, len(dataset.x_test), Plan())
-        with watch.over(f"{name} under {spec}", kernels, total):
+        bare, shape = small.kernels if spec == small.kernel else family(spec), small.x.shape[1:]
+        kernels, slow = watch.kernels(bare, shape), any(kernel.expensive(shape) for kernel in bare)
+        total = pass_pairs(kernels, len(small), small.x, len(dataset.x_test), DEFAULT)
+        with watch.over(f"{name} under {spec}", slow, total):
             scores = small.scores(dataset.x_test, kernels)
         found[spec] = float(np.mean(np.argmax(scores, axis=1) == truth))
     return found

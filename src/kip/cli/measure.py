@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,16 @@ import numpy as np
 from rich.table import Table
 
 from kip import baselines, epsilon
-from kip.api import Task
 from kip.artefact import DistilledSet
 from kip.baselines import Outcome
 from kip.cli.cautions import idle_points
 from kip.cli.progress import Interrupt, StoppedError, say
-from kip.cli.watch import Watch, expensive, pass_pairs
+from kip.cli.watch import Watch, is_slow, pass_pairs
+from kip.conjugate_gradients import DIRECT_LIMIT
 from kip.data import Dataset
-from kip.kernels import Kernel
-from kip.krr import accuracy, mean_square_loss
-from kip.large import DIRECT_LIMIT
-from kip.sets import one_hot
-from kip.stream import coefficients, predict
+from kip.krr import KernelRidge, accuracy
+from kip.sets import LabelledSet, one_hot
+from kip.task import Task
 
 DRAWS = 20
 PATIENCE = 60.0
@@ -87,10 +85,10 @@ def measure(
 
     After an interrupt only the set itself is scored.
     """
-    kernels = watch.kernels(small.kernels)
-    scores, train_loss, validation, alphas = _scored(small, kernels, task, dataset, watch)
+    model = task.model(LabelledSet(small.x, small.y), watch.kernels(small.kernels, small.x.shape[1:]))
+    scores, train_loss, validation = _scored(model, task, dataset, watch)
     reached = accuracy(scores, dataset.y_test)
-    comparison = _Comparison(task, dataset, watch, interrupt, watch.seconds_a_pair(kernels, small.x))
+    comparison = _Comparison(task, dataset, watch, interrupt, watch.seconds_per_pair(model.kernels, small.x))
     others = comparison.others(draws) if draws != 0 else {}
     whole = comparison.full(full) if draws != 0 or full else None
     ratio = task.original_size / len(small)
@@ -107,7 +105,7 @@ def measure(
         "original_size": task.original_size,
         "test_size": len(dataset.x_test),
         "largest_label": float(np.max(np.abs(small.y))),
-        "idle_points": idle_points(small.y, alphas),
+        "idle_points": idle_points(small.y, model.coefficients),
     }
     rows = [Row(title, reached, None, len(small), ratio, epsilon_weak)]
     rows += [_row(TITLES[name], outcome, whole, len(small), ratio) for name, outcome in others.items()]
@@ -117,22 +115,18 @@ def measure(
     return Measured(metrics, tuple(rows))
 
 
-def _scored(
-    small: DistilledSet, kernels: tuple[Kernel, ...], task: Task, dataset: Dataset, watch: Watch
-) -> tuple[np.ndarray, float, float | None, list[np.ndarray]]:
-    """Test scores, training loss, the accuracy on the validation split, if there is one, and α under each kernel.
+def _scored(model: KernelRidge, task: Task, dataset: Dataset, watch: Watch) -> tuple[np.ndarray, float, float | None]:
+    """Test scores, training loss, and the accuracy on the validation split if there is one.
 
     An interrupt does not end this: it is little beside learning, and what a run is there for.
     """
-    counts = [len(dataset.x_test), len(task.problem.train)]
-    counts += [] if task.validation is None else [len(task.validation)]
-    total = sum(pass_pairs(kernels, len(small), small.x, count, task.config.plan) for count in counts)
-    with watch.over("scoring the test set", kernels, total):
-        scores = small.scores(dataset.x_test, kernels, task.config.plan)
-        alphas = [coefficients(kernel, small.x, small.y, small.ridge) for kernel in kernels]
-        loss = _train_loss(small, kernels, alphas, task)
-        validation = None if task.validation is None else validation_accuracy(task, kernels, small.x, small.y)
-    return scores, loss, validation, alphas
+    size, train, validation = len(model.support), task.problem.train, task.validation
+    counts = [len(dataset.x_test), len(train), *([] if validation is None else [len(validation)])]
+    total = sum(pass_pairs(model.kernels, size, train.x, count, task.config.execution) for count in counts)
+    with watch.over("scoring the test set", is_slow(task), total):
+        scores = model.predict(task.preprocess.apply(dataset.x_test))
+        held_out = None if validation is None else model.accuracy(validation.x, validation.codes)
+        return scores, model.loss(train), held_out
 
 
 TITLES = {
@@ -150,7 +144,7 @@ class _Comparison:
     dataset: Dataset
     watch: Watch
     interrupt: Interrupt
-    seconds_a_pair: float
+    seconds_per_pair: float
 
     def others(self, draws: int | None) -> dict[str, Outcome]:
         """Each baseline in turn; one that an interrupt came into is left out."""
@@ -174,7 +168,7 @@ class _Comparison:
         with contextlib.suppress(StoppedError):
             for name, (words, total, compute) in plan.items():
                 self.interrupt.check()
-                with self.watch.over(f"comparing with {words}", self.task.config.kernels, total, self.interrupt):
+                with self.watch.over(f"comparing with {words}", is_slow(self.task), total, self.interrupt):
                     found[name] = compute()
         return found
 
@@ -186,11 +180,11 @@ class _Comparison:
         if not asked and not self._within_reach(points, tests):
             say(f"  (the full training set of {points:,} points is out of quick reach: --full measures it, and ε)")
             return None
-        kernels, reach = self.task.config.kernels, max(points, DIRECT_LIMIT) if asked else DIRECT_LIMIT
+        reach = max(points, DIRECT_LIMIT) if asked else DIRECT_LIMIT
         direct = self._pairs(points, tests) if points <= DIRECT_LIMIT else None
         with (
             contextlib.suppress(StoppedError),
-            self.watch.over("comparing with the full training set", kernels, direct, self.interrupt),
+            self.watch.over("comparing with the full training set", is_slow(self.task), direct, self.interrupt),
         ):
             return baselines.full_training_set(
                 self.watch.task(self.task), self.dataset.x_test, self.dataset.y_test, reach=reach
@@ -200,12 +194,12 @@ class _Comparison:
     def _within_reach(self, points: int, tests: int) -> bool:
         if points > DIRECT_LIMIT:
             return False
-        if not expensive(self.task.config.kernels):
+        if not is_slow(self.task):
             return True
-        return self.seconds_a_pair * self._pairs(points, tests) < PATIENCE
+        return self.seconds_per_pair * self._pairs(points, tests) < PATIENCE
 
     def _drawn(self, count: int) -> int:
-        return max(3, min(DRAWS, math.floor(PATIENCE / max(self.seconds_a_pair * count, 1e-9))))
+        return max(3, min(DRAWS, math.floor(PATIENCE / max(self.seconds_per_pair * count, 1e-9))))
 
     @property
     def _pairs_test(self) -> int:
@@ -217,22 +211,7 @@ class _Comparison:
 
     def _pairs(self, size: int, count: int) -> int:
         config = self.task.config
-        return pass_pairs(config.kernels, size, self.task.problem.train.x, count, config.plan)
-
-
-def _train_loss(small: DistilledSet, kernels: tuple[Kernel, ...], alphas: Sequence[np.ndarray], task: Task) -> float:
-    """Eq. (loss) per target over the whole unaugmented training set, averaged over the family."""
-    train, plan = task.problem.train, task.config.plan
-    pairs = zip(kernels, alphas, strict=True)
-    return float(np.mean([mean_square_loss(predict(k, small.x, alpha, train.x, plan), train.y) for k, alpha in pairs]))
-
-
-def validation_accuracy(task: Task, kernels: tuple[Kernel, ...], x: np.ndarray, y: np.ndarray) -> float:
-    """Accuracy on the validation split of a model on the support set (x, y)."""
-    assert task.validation is not None
-    ridge, plan = task.config.ridge, task.config.plan
-    scores = [predict(k, x, coefficients(k, x, y, ridge), task.validation.x, plan) for k in kernels]
-    return accuracy(np.mean(scores, axis=0), task.validation.codes)
+        return pass_pairs(config.kernels, size, self.task.problem.train.x, count, config.execution)
 
 
 def _row(title: str, outcome: Outcome, whole: Outcome | None, size: int, ratio: float) -> Row:
@@ -249,4 +228,6 @@ def _baseline_metrics(others: dict[str, Outcome], whole: Outcome | None) -> dict
             found[name] |= {"test_accuracy_std": outcome.std, "draws": len(outcome.accuracies)}
     if whole is not None:
         found["full"] = {"test_accuracy": whole.mean}
+        if not whole.converged:
+            found["full"] |= {"converged": False, "residual": whole.residual}
     return found

@@ -1,7 +1,7 @@
-"""What can be said on the command line, as typed groups that commands share; and `--config` files.
+"""The schema of options on the command line, and `--config` files.
 
-Nothing here imports NumPy or JAX: help must answer at once. `LearnOptions` mirrors `kip.api.Options` field by field
-(a test compares the two).
+What an option is called, means and may be is declared in `kip.options`; here it becomes a parameter of cyclopts.
+Nothing here imports NumPy or JAX: help must answer at once.
 """
 
 from __future__ import annotations
@@ -10,245 +10,82 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from kip import defaults
-from kip.files import as_text, read_json
+from kip import choices
+from kip.choices import Option
+from kip.files import read_json
+from kip.options import BUDGET as BUDGET_OPTION
+from kip.options import NOT_KEPT, DataOptions, Options, RunOptions, SetOptions, checked, declared, renamed
 
-DATA = Group("Data", sort_key=1)
-LEARNING = Group("What is learned", sort_key=2)
-OPTIMISATION = Group("How it is learned", sort_key=3)
-RUNNING = Group("Running", sort_key=4)
-
-AUGMENTATIONS = ("auto", "none", "digits", "photos", "flips")
-
-AUTO = Parameter(show_default=lambda _: "chosen by the data")
-"""For options whose None means that `kip.defaults` chooses."""
-
-BUDGET = Parameter(
-    group=RUNNING, help="Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop."
-)
-
-PURPOSE = ("--for", "--purpose")
-"""Two names of one option: in files it goes by the second, which is its name in the library."""
+GROUPS = {name: Group(name, sort_key=rank) for rank, name in enumerate(choices.GROUPS, start=1)}
+DATA, RUNNING = GROUPS[choices.DATA], GROUPS[choices.RUNNING]
 
 COUNT, POSITIVE = Parameter(validator=Number(gte=1)), Parameter(validator=Number(gt=0))
 NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
-CONFIG_HELP = "TOML with a table a command, or the config.json of a run; what is given here wins."
 
-FIT_HELP = (
-    "How --resize treats images that are not square: crop scales the image to cover the square and keeps the centre, "
-    "pad fits it inside, centred on black, stretch ignores proportions."
+def parameter(option: Option, default: Any = None, **more: Any) -> Parameter:
+    """An option as cyclopts takes it, with its default in its help."""
+    usual = (
+        option.none
+        if default is None
+        else None
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else default
+    )
+    words = option.help if usual is None else f"{option.help} (default: {usual})"
+    names = {"name": option.names} if option.names else {}
+    shown = {"metavar": option.metavar} if option.metavar else {}
+    return Parameter(group=GROUPS[option.group], help=words, show_default=False, negative="", **names, **shown, **more)
+
+
+def on_command_line(schema: type) -> Any:
+    """A schema whose fields are parameters of the command line, in groups; an instance is one of the schema."""
+    defaults = {field.name: field.default for field in dataclasses.fields(schema)}
+    fields = []
+    for name, kind, option in declared(schema):
+        hidden = {"parse": False} if option.python else {}
+        annotated = Annotated[kind, option, parameter(option, defaults[name], **hidden)]
+        fields.append((name, annotated, dataclasses.field(default=defaults[name])))
+    made = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), frozen=True, kw_only=True)
+    return Parameter(name="*")(made)
+
+
+if TYPE_CHECKING:
+    DataArguments, SetArguments, Arguments, RunArguments = DataOptions, SetOptions, Options, RunOptions
+else:
+    DataArguments, SetArguments = on_command_line(DataOptions), on_command_line(SetOptions)
+    Arguments, RunArguments = on_command_line(Options), on_command_line(RunOptions)
+
+USUAL_DATA, USUAL_SET, USUAL, USUAL_RUN = DataArguments(), SetArguments(), Arguments(), RunArguments()
+"""The groups where nothing was given."""
+
+BUDGET = parameter(BUDGET_OPTION)
+_HELP = {name: option.help for schema in (DataOptions, RunOptions) for name, _, option in declared(schema)}
+CONFIG_HELP, CACHE_HELP, FIT_HELP, SKIP_UNREADABLE_HELP = (
+    _HELP[name] for name in ("config", "cache", "fit", "skip_unreadable")
 )
-SKIP_UNREADABLE_HELP = "Leave out the images of a folder that cannot be read, and say which."
-
-CACHE_HELP = "Folder to keep values of expensive kernels in, for other runs to find."
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class DataOptions:
-    """Which data, and how to read them."""
-
-    data: Annotated[
-        str,
-        Parameter(
-            group=DATA,
-            help="digits, mnist, fashion-mnist, cifar10, or a path: .npz, .csv, a folder of class folders of images.",
-        ),
-    ] = "digits"
-    label: Annotated[str | None, Parameter(group=DATA, help="Column of a .csv that holds the classes: the last.")] = (
-        None
-    )
-    resize: Annotated[
-        int | None, COUNT, Parameter(group=DATA, help="Bring the images of a folder to this height and width.")
-    ] = None
-    layout: Annotated[
-        Literal["channels-last", "channels-first"] | None,
-        Parameter(
-            group=DATA,
-            help="Axes of images in an .npz: (n, h, w, channels) by default; channels-first is (n, channels, h, w).",
-        ),
-    ] = None
-    fit: Annotated[Literal["crop", "pad", "stretch"], Parameter(group=DATA, help=FIT_HELP)] = "crop"
-    skip_unreadable: Annotated[
-        bool, Parameter(group=DATA, negative="", show_default=False, help=SKIP_UNREADABLE_HELP)
-    ] = False
-    source: Annotated[
-        Literal["official", "registry"] | None,
-        Parameter(group=DATA, help="Where to fetch a named data set from: whichever answers."),
-    ] = None
-    preprocess: Annotated[
-        str,
-        Parameter(group=DATA, help="What is done to raw points first: standard, zca, zca-scaled:0.1 (strength), none."),
-    ] = "standard"
-    targets: Annotated[
-        int | None, COUNT, Parameter(group=DATA, help="Use only this many training points, class-balanced: all.")
-    ] = None
-    validation: Annotated[
-        float, Parameter(group=DATA, help="Fraction of the training set held out, to watch accuracy on.")
-    ] = 0.0
-
-    def __post_init__(self) -> None:
-        if self.label is not None:
-            object.__setattr__(self, "label", as_text(self.label))
+def spelt(name: str) -> str:
+    """An option as it is written on the command line."""
+    names = {
+        known: option.names for schema in (DataOptions, Options, RunOptions) for known, _, option in declared(schema)
+    }
+    return (names.get(name) and names[name][0]) or "--" + name.replace("_", "-")
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class SetOptions:
-    """What a set is made of, however it is made."""
-
-    size: Annotated[
-        int | None,
-        COUNT,
-        Parameter(group=LEARNING, show_default=lambda _: "10, or one a class", help="Points in the distilled set."),
-    ] = None
-    kernel: Annotated[
-        str,
-        Parameter(
-            group=LEARNING,
-            help="rbf, linear, fc1, conv2, convnet3, myrtle10, …; options after colons (fc2:nngp, rbf:gamma=0.5); "
-            "a family is fc1+conv2.",
-        ),
-    ] = "rbf"
-    ridge: Annotated[
-        float, NOT_NEGATIVE, Parameter(group=LEARNING, help="λ, in units of the mean of K's diagonal.")
-    ] = 1e-6
-    plain_ridge: Annotated[
-        bool,
-        Parameter(group=LEARNING, negative="", show_default=False, help="Take λ as it is, not scaled by K's diagonal."),
-    ] = False
-    corruption: Annotated[
-        float, Parameter(group=LEARNING, help="ρ: this fraction of each point's coordinates is noise and stays so.")
-    ] = 0.0
-    fill: Annotated[Literal["noise", "zeros"], Parameter(group=LEARNING, help="What corrupted coordinates hold.")] = (
-        "noise"
-    )
-    by_pixel: Annotated[
-        bool,
-        Parameter(
-            group=LEARNING, negative="", show_default=False, help="Corrupt whole pixels, all channels of one together."
-        ),
-    ] = False
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class LearnOptions:
-    """How Kernel Inducing Points learns."""
-
-    purpose: Annotated[
-        Literal["kernels", "networks"],
-        Parameter(
-            name=PURPOSE,
-            group=LEARNING,
-            help="What the set is to train; networks presets kernels FC1-3 and Conv1-2, fixed labels, small batches.",
-        ),
-    ] = "kernels"
-    labels: Annotated[
-        Literal["auto", "fixed", "learned", "solved"],
-        Parameter(group=LEARNING, help="How labels are had; auto solves them where a batch has five targets a point."),
-    ] = "auto"
-    learn_kernel: Annotated[
-        bool,
-        Parameter(
-            group=LEARNING, negative="", show_default=False, help="Learn the kernel's hyper-parameters too (rbf's γ)."
-        ),
-    ] = False
-    init: Annotated[
-        Literal["image", "noise"], Parameter(group=OPTIMISATION, help="Start from training points, or from noise.")
-    ] = "image"
-    steps: Annotated[int | None, COUNT, AUTO, Parameter(group=OPTIMISATION, help="Steps of the optimiser, Adam.")] = (
-        None
-    )
-    learning_rate: Annotated[float | None, POSITIVE, AUTO, Parameter(group=OPTIMISATION, help="Adam's rate.")] = None
-    schedule: Annotated[
-        Literal["cosine", "constant"], Parameter(group=OPTIMISATION, help="What becomes of the rate.")
-    ] = "cosine"
-    batch: Annotated[int | None, COUNT, AUTO, Parameter(group=OPTIMISATION, help="Targets a step.")] = None
-    support_batch: Annotated[
-        int | None, COUNT, Parameter(group=OPTIMISATION, help="Points of the distilled set a step: all.")
-    ] = None
-    augment: Annotated[
-        str | None,
-        AUTO,
-        Parameter(
-            group=OPTIMISATION,
-            metavar="NAME",
-            help="Augment the targets: digits (shift, rotate), photos (and flip), flips, none; alone, by the data. "
-            "digits:0.05 shifts less.",
-        ),
-    ] = None
-    damping: Annotated[float, NOT_NEGATIVE, Parameter(group=OPTIMISATION, help="μ: keeps solved labels small.")] = 1e-9
-    patience: Annotated[
-        int | None, COUNT, Parameter(group=OPTIMISATION, help="Stop after so many judgements without progress: never.")
-    ] = None
-    judge_every: Annotated[
-        int | None,
-        COUNT,
-        Parameter(group=OPTIMISATION, help="Steps between judgements on the training set: a twentieth."),
-    ] = None
-    judge_targets: Annotated[
-        int | None, COUNT, AUTO, Parameter(group=OPTIMISATION, help="Training points to judge by, the same each time.")
-    ] = None
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class RunOptions:
-    """Where and how a run runs."""
-
-    seed: Annotated[int, NOT_NEGATIVE, Parameter(group=RUNNING, help="Every random choice follows from it.")] = 0
-    seeds: Annotated[
-        int, COUNT, Parameter(group=RUNNING, help="Repeat with so many seeds; gives mean and deviation.")
-    ] = 1
-    out: Annotated[
-        Path | None,
-        Parameter(
-            group=RUNNING, show_default=lambda _: "runs/DATA-KERNEL-SIZE-sSEED", help="Folder to write the run to."
-        ),
-    ] = None
-    draws: Annotated[
-        int | None,
-        NOT_NEGATIVE,
-        Parameter(
-            group=RUNNING,
-            show_default=lambda _: "20, fewer where slow",
-            help="Random subsets to compare with; 0 compares with nothing.",
-        ),
-    ] = None
-    full: Annotated[
-        bool,
-        Parameter(
-            group=RUNNING,
-            negative="",
-            show_default=False,
-            help="Compare with the full training set however long that takes.",
-        ),
-    ] = False
-    engine: Annotated[
-        Literal["jax", "numba"] | None, Parameter(group=RUNNING, help="What computes kernels: by the device.")
-    ] = None
-    device: Annotated[str | None, Parameter(group=RUNNING, help="JAX device, such as cpu or gpu:1.")] = None
-    dtype: Annotated[
-        Literal["float32", "float64"], Parameter(group=RUNNING, help="Precision of the points and of K_ts.")
-    ] = "float32"
-    cache: Annotated[Path | None, Parameter(group=RUNNING, help=CACHE_HELP)] = None
-    config: Annotated[Path | None, Parameter(group=RUNNING, help=CONFIG_HELP)] = None
-
-
-USUAL_DATA, USUAL_SET, USUAL_LEARNING, USUAL_RUN = DataOptions(), SetOptions(), LearnOptions(), RunOptions()
-"""The groups where nothing was said."""
-
-_NOT_KEPT = ("out", "seeds", "cache", "config", "resume", "again")
-"""Options that say where a run goes, not what it is."""
+def check(*groups: Any) -> None:
+    """Refuse what is out of bounds, by the name it has on the command line."""
+    for group in groups:
+        checked(group, spell=spelt)
 
 
 def kept(*groups: Any) -> dict[str, Any]:
@@ -256,7 +93,7 @@ def kept(*groups: Any) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for group in groups:
         merged |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
-    return {name: value for name, value in merged.items() if name not in _NOT_KEPT}
+    return {name: value for name, value in merged.items() if name not in NOT_KEPT}
 
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -294,14 +131,6 @@ def value_of(option: str, tokens: Sequence[str]) -> Path | None:
     return None
 
 
-def preset(tokens: Sequence[str], table: dict[str, Any]) -> dict[str, Any]:
-    """What `--for networks`, on the command line or in a file, presets beside what `kip.defaults` does: kernels."""
-    said = [following for token, following in zip(tokens, [*tokens[1:], ""], strict=True) if token in PURPOSE]
-    said += [token.partition("=")[2] for token in tokens if token.partition("=")[0] in PURPOSE and "=" in token]
-    wanted = said[-1] if said else table.get("for", table.get("purpose"))
-    return {"kernel": defaults.NETWORK_FAMILY} if wanted == "networks" else {}
-
-
 def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:
     """What a configuration file says of a command: its table in TOML, or the whole of a run's config.json."""
     if path.is_dir():
@@ -318,7 +147,15 @@ def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:
         table = table.get(command, {})
         if not isinstance(table, dict):
             raise ValueError(f"`--config` {path}: {command} must be a table, [{'.'.join(commands)}]")
-    return {name: value for name, value in table.items() if not isinstance(value, dict)}
+    return _current({name: value for name, value in table.items() if not isinstance(value, dict)}, path)
+
+
+def _current(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The table, if no option in it has another name by now."""
+    for before, now in renamed(Options).items():
+        if before in table or before.replace("_", "-") in table:
+            raise ValueError(f"{path}: the option {before!r} is now called {now!r}; rename it there, or begin anew")
+    return table
 
 
 def _of_run(path: Path, commands: Sequence[str]) -> dict[str, Any]:
@@ -329,4 +166,6 @@ def _of_run(path: Path, commands: Sequence[str]) -> dict[str, Any]:
     if command is not None and [command] != list(commands):
         raise ValueError(f"`--config` {path} is of `kip {command}`; use it with that command")
     config.pop("version", None)
-    return {name: value for name, value in config.items() if value is not None}
+    left_out = {name for name, _, option in declared(Options) if option.python}
+    kept = {name: value for name, value in config.items() if value is not None and name not in left_out}
+    return _current(kept, path)

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from kip.cli import common
-from kip.cli.options import (
-    BUDGET,
-    USUAL_DATA,
-    USUAL_LEARNING,
-    USUAL_RUN,
-    USUAL_SET,
-    DataOptions,
-    LearnOptions,
-    RunOptions,
-    SetOptions,
-    seconds,
-)
+from kip.cli.options import BUDGET, USUAL, USUAL_DATA, USUAL_RUN, Arguments, DataArguments, RunArguments, seconds
 from kip.cli.progress import duration, say, working
+from kip.options import Options, RunOptions
 
 if TYPE_CHECKING:
-    from kip.api import Options, Task
     from kip.data import Dataset
-    from kip.kernels import Kernel
     from kip.machine import Limit
     from kip.plan import Pace, Work
+    from kip.task import Task
 
 
 def plan(
     *,
-    data: DataOptions = USUAL_DATA,
-    of: SetOptions = USUAL_SET,
-    learning: LearnOptions = USUAL_LEARNING,
-    running: RunOptions = USUAL_RUN,
+    data: DataArguments = USUAL_DATA,
+    options: Arguments = USUAL,
+    running: RunArguments = USUAL_RUN,
     time_budget: Annotated[str | None, BUDGET] = None,
 ) -> int:
     """Say what time, memory and disk `kip distill` would take with the same options.
@@ -51,20 +38,20 @@ def plan(
         kip plan --data cifar10 --kernel convnet3 --size 100
         kip plan --data mnist --size 500 --time-budget 10m
     """
+    from kip import learning
     from kip import plan as arithmetic
 
     budget = None if time_budget is None else seconds(time_budget)
-    common.use_device(running.device)
+    common.check_early(data, options, running, resume=True)  # nothing is written
     dataset = common.load_data(data)
-    options = common.api_options(dataset, data, of, learning, running)
     work, needed = checked(dataset, options, running)
     start = time.monotonic()
     task = common.ready(dataset, options)
     preparing = time.monotonic() - start
     pace = paced(task, budget)
     if budget is not None and options.steps is None:
-        task = with_steps(dataset, task, options, pace, budget)
-    steps, every = task.config.steps, task.config.judge_every
+        task = learning.with_steps(task, options, pace, budget)
+    steps, every = task.config.steps, task.config.evaluate_every
     learned = pace.compiling + pace.learning(steps, every)
     said = expectation(needed, learned * running.seeds, pace.step)
     say(f"{said}, {amount(arithmetic.disk(dataclasses.replace(work, steps=steps)) * running.seeds)} of disk")
@@ -97,10 +84,10 @@ def _import_what_runs(options: Options) -> None:
     """Load the libraries that the run will load, so that what they take of memory and address space is measured."""
     import jax
 
-    from kip.cli import learning
+    from kip import recording
     from kip.report import pictures
 
-    del learning, pictures
+    del recording, pictures
     jax.devices()
     if options.augment != "none":
         from kip.data import augment
@@ -115,61 +102,20 @@ def _refusal(needed: int, limit: Limit, remedy: str) -> str:
     return f"{words}the limit here is {amount(limit.total)} ({limit.name}); raise it, or {remedy}"
 
 
-def paced(task: Task, budget: float | None, clock: Callable[[], float] = time.perf_counter) -> Pace:
-    """Time steps of the run at hand, with each kernel of a family, and an evaluation."""
-    from kip import kip as algorithm
-    from kip import plan as arithmetic
-    from kip.cli.measure import validation_accuracy
+def with_steps(task: Task, asked: Options, budget: float) -> tuple[Task, Pace]:
+    """The task with the steps that a time budget allows, and what timing a few of them gave."""
+    from kip import learning
 
-    patience = arithmetic.QUICK if budget is None else min(arithmetic.QUICK, budget / 20)
-    start = clock()
-    subset = algorithm.judging_set(task.problem, task.config, key=task.options.seed)
-    state = algorithm.init(task.problem, task.config, key=task.options.seed)
+    pace = paced(task, budget)
+    return learning.with_steps(task, asked, pace, budget), pace
 
-    def evaluate() -> None:
-        algorithm.judge(state, task.problem, task.config, subset)
-        if task.validation is not None:
-            validation_accuracy(task, task.config.kernels, state.x, state.y)
+
+def paced(task: Task, budget: float | None) -> Pace:
+    """Time a few steps of the run at hand, and an evaluation."""
+    from kip import learning
 
     with working("timing a few steps"):
-        each = [arithmetic.timed(_stepping(task, k), clock, patience, again=True) for k in task.config.kernels]
-        judged = arithmetic.timed(evaluate, clock, patience, again=False)
-    step = sum(later for _, later in each) / len(each)
-    compiling = sum(max(first - later, 0.0) for first, later in [*each, judged])
-    return arithmetic.Pace(step, judged[1], compiling, clock() - start)
-
-
-def _stepping(task: Task, kernel: Kernel) -> Callable[[], None]:
-    """A call that takes a step with one kernel of the family, each time from where the last one came to."""
-    from kip import kip as algorithm
-
-    config = dataclasses.replace(task.config, kernels=(kernel,))
-    start = state = algorithm.init(task.problem, config, key=task.options.seed)
-
-    def step() -> None:
-        nonlocal state
-        try:
-            state, _ = algorithm.step(state, task.problem, config)
-        except algorithm.DivergedError:  # for the run itself to report, if it happens there
-            state = start
-
-    return step
-
-
-def with_steps(dataset: Dataset, task: Task, options: Options, pace: Pace, budget: float) -> Task:
-    """The task of `options` with the steps that a time budget allows, and the schedule that follows from them."""
-    from kip.api import resolve
-
-    def chosen(steps: int) -> Options:
-        return dataclasses.replace(options, steps=steps)
-
-    def every(steps: int) -> int:
-        found = resolve(chosen(steps), len(task.problem.train), task.config.kernels, dataset.kind)
-        assert found.judge_every is not None
-        return found.judge_every
-
-    outline = common.outlined(dataset, chosen(pace.steps_within(budget, every)))
-    return dataclasses.replace(task, config=outline.config, options=outline.options)
+        return learning.paced(task, budget)
 
 
 def expectation(memory: int, learning: float | None = None, step: float | None = None) -> str:

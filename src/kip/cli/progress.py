@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -69,16 +69,26 @@ class Interrupt:
         return 0 if self.requested is None else 128 + self.requested
 
 
+class Step(Protocol):
+    """What is shown of a step: its Info, and the last accuracy on the validation split."""
+
+    @property
+    def info(self) -> Any: ...
+
+    @property
+    def accuracy(self) -> float | None: ...
+
+
 class Ticker(Protocol):
     """Shows a step."""
 
-    def __call__(self, step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
-        """`judged` and `accuracy` (on the validation split) are of the last judgement, None where there was none."""
+    def __call__(self, seen: Step, /) -> None:
+        """Show one."""
 
 
 @contextlib.contextmanager
 def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[Ticker]:
-    """A bar with step, loss, rate and time left on a terminal; elsewhere a plain line a judgement."""
+    """A bar with step, loss, rate and time left on a terminal; elsewhere a plain line per evaluation."""
     pace = _Pace(total, start, budget)
     if not console.is_terminal:
         yield _lines(pace)
@@ -91,10 +101,10 @@ def steps(total: int, start: int = 0, budget: float | None = None) -> Iterator[T
     with Progress(*columns, console=console, expand=True) as bar:
         task = bar.add_task("", total=total, completed=start, loss="…", rate="", left="compiling")
 
-        def show(step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
-            del judged
+        def show(seen: Step) -> None:
+            step, loss = seen.info.step, seen.info.loss
             pace.at(step)
-            watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
+            watched = "" if seen.accuracy is None else f"  validation {seen.accuracy:.1%}"
             bar.update(task, completed=step, loss=f"{loss:.4g}{watched}", rate=pace.rate, left=pace.left)
 
         yield show
@@ -112,14 +122,14 @@ def _that_fit(name: TextColumn, done: TextColumn, left: TextColumn) -> tuple[Pro
 
 
 def _lines(pace: _Pace) -> Ticker:
-    def show(step: int, loss: float, judged: float | None, accuracy: float | None) -> None:
-        del loss  # of a batch: it says little on its own
+    def show(seen: Step) -> None:
+        step, evaluated = seen.info.step, seen.info.evaluated  # the loss of a batch says little on its own
         pace.at(step)
-        if judged is None:
+        if evaluated is None:
             return
-        watched = "" if accuracy is None else f"  validation {accuracy:.1%}"
+        watched = "" if seen.accuracy is None else f"  validation {seen.accuracy:.1%}"
         count = f"{step:>{len(str(pace.total))}}/{pace.total}"
-        say(f"step {count}  loss {judged:.4g}{watched}  {pace.rate}  {pace.left}")
+        say(f"step {count}  loss {evaluated:.4g}{watched}  {pace.rate}  {pace.left}")
 
     return show
 

@@ -14,22 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from kip.api import Task
 from kip.cli.progress import Interrupt, pairs, say, working
+from kip.execution import Execution
 from kip.files import remove_partials
-from kip.grams import Kept, Store, symmetric_pairs
+from kip.gram_cache import CachedGram, Store, symmetric_pairs
 from kip.kernels import Kernel
-from kip.kernels.inner import InnerProductKernel
-from kip.stream import Plan
+from kip.task import Task
 
 GRAMS = "grams"
 """The folder in that of a run where tiles are kept while it goes on."""
 
 
-def expensive(kernels: Sequence[Kernel]) -> bool:
-    """Whether a Gram matrix of any of the kernels may take long: all but functions of inner products."""
-    bare = (kernel.kernel if isinstance(kernel, Kept) else kernel for kernel in kernels)
-    return not all(isinstance(kernel, InnerProductKernel) for kernel in bare)
+def is_slow(task: Task) -> bool:
+    """Whether a Gram matrix of any of the task's kernels may take long."""
+    return any(kernel.expensive(task.preprocess.shape) for kernel in task.config.kernels)
 
 
 class Watch:
@@ -47,18 +45,18 @@ class Watch:
         self._interrupt: Interrupt | None = None
         self._last, self._spent, self._fresh = 0.0, 0.0, 0
 
-    def kernels(self, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-        """The kernels, wrapped."""
+    def kernels(self, kernels: Sequence[Kernel], shape: tuple[int, ...]) -> tuple[Kernel, ...]:
+        """The kernels, wrapped, for points of `shape`."""
         return tuple(
-            Kept(kernel, self._kept_in(), progress=self._told)
-            if expensive([kernel])
-            else Kept(kernel, progress=self._told, tile=None)
+            CachedGram(kernel, self._kept_in(), progress=self._told)
+            if kernel.expensive(shape)
+            else CachedGram(kernel, progress=self._told, tile=None)
             for kernel in kernels
         )
 
     def task(self, task: Task) -> Task:
         """The task with its kernels wrapped."""
-        kernels = self.kernels(task.config.kernels)
+        kernels = self.kernels(task.config.kernels, task.preprocess.shape)
         return dataclasses.replace(task, config=dataclasses.replace(task.config, kernels=kernels))
 
     def _kept_in(self) -> Store | None:
@@ -69,14 +67,12 @@ class Watch:
         return self._store
 
     @contextlib.contextmanager
-    def over(
-        self, text: str, kernels: Sequence[Kernel], total: int | None, interrupt: Interrupt | None = None
-    ) -> Iterator[None]:
-        """Show how far `total` pairs have come, with a bar where a kernel is expensive.
+    def over(self, text: str, slow: bool, total: int | None, interrupt: Interrupt | None = None) -> Iterator[None]:
+        """Show how far `total` pairs have come, with a bar where they are `slow`.
 
         An `interrupt` is heard between two tiles, or two whole Gram matrices where kernels are quick: StoppedError.
         """
-        with pairs(text, total) if expensive(kernels) else working(text) as show:
+        with pairs(text, total) if slow else working(text) as show:
             self._show, self._interrupt, self._last = show, interrupt, time.monotonic()
             try:
                 yield
@@ -93,11 +89,11 @@ class Watch:
         if self._interrupt is not None:
             self._interrupt.check()
 
-    def seconds_a_pair(self, kernels: Sequence[Kernel], x_support: np.ndarray) -> float:
-        """What a pair takes: measured on those computed so far, or anew on a few where all were found."""
+    def seconds_per_pair(self, kernels: Sequence[Kernel], x_support: np.ndarray) -> float:
+        """Seconds per pair: measured on those computed so far, or anew on a few where all were found."""
         if not self._fresh:
             for kernel in kernels:
-                bare = kernel.kernel if isinstance(kernel, Kept) else kernel
+                bare = kernel.kernel if isinstance(kernel, CachedGram) else kernel
                 bare.gram(x_support[:1], x_support[:1])  # loads or compiles what the next one is timed with
                 start = time.monotonic()
                 self._fresh += bare.gram(x_support[:16], x_support[:64]).size
@@ -110,7 +106,10 @@ class Watch:
             shutil.rmtree(self._own, ignore_errors=True)
 
 
-def pass_pairs(kernels: Sequence[Kernel], size: int, x: np.ndarray, count: int, plan: Plan) -> int:
+def pass_pairs(kernels: Sequence[Kernel], size: int, x: np.ndarray, count: int, execution: Execution) -> int:
     """Pairs of one pass of `count` points like those of `x` over `size` support points: K_ss, and K_ts as padded."""
-    rows = plan.rows(count, size, int(np.prod(x.shape[1:])), x.dtype.itemsize)
-    return len(kernels) * (symmetric_pairs(size) + -(-count // rows) * rows * size)
+    pairs = 0
+    for kernel in kernels:
+        rows = execution.rows(kernel, size, count, x.shape[1:], x.dtype.itemsize)
+        pairs += symmetric_pairs(size) + -(-count // rows) * rows * size
+    return pairs

@@ -90,7 +90,7 @@ def _read_path(path: Path, how: Reading, limit: int) -> Dataset:
     suffix = path.suffix.lower()
     if suffix == ".npz":
         train, test = read_npz(path, limit, how.layout)
-        return assemble(name, train, test, kind=_kind(train[0]), whole=how.whole)
+        return assemble(name, train, test, whole=how.whole)
     if suffix in (".csv", ".tsv", ".txt"):
         return assemble(name, read_csv(path, limit, how.label), None, whole=how.whole)
     if suffix in (".pkl", ".pickle", ".pt", ".pth") or "python" in path.name:
@@ -134,16 +134,10 @@ def _digits() -> Part:
 def _read_folder(folder: Path, how: Reading, limit: int) -> Dataset:
     name = as_text(folder.resolve().name)
     if find_idx(folder):
-        return assemble(name, *read_idx_folder(folder, limit), kind="digits", whole=how.whole)
+        return assemble(name, *read_idx_folder(folder, limit), whole=how.whole)
     batches = find_cifar(folder)
     if batches is not None:
-        return assemble(
-            name, *read_cifar_folder(batches, limit), kind="photos", classes=CIFAR10_CLASSES, whole=how.whole
-        )
+        return assemble(name, *read_cifar_folder(batches, limit), classes=CIFAR10_CLASSES, whole=how.whole)
     refuse_pickles(folder)
     train, test, notes = read_image_folder(folder, how, limit)
-    return assemble(name, train, test, kind="photos" if train[0].ndim == 4 else "other", notes=notes, whole=how.whole)
-
-
-def _kind(x: np.ndarray) -> Kind:
-    return "photos" if x.ndim == 4 and x.shape[-1] == 3 else "other"
+    return assemble(name, train, test, notes=notes, whole=how.whole)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kip.data.checks import check_finite, point_shape
 
-Kind = Literal["digits", "photos", "other"]
+Kind = Literal["digits", "photos"]
 
 Fit = Literal["crop", "pad", "stretch"]
 
@@ -67,7 +67,7 @@ class Dataset:
     x_test: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...]
-    kind: Kind = "other"
+    kind: Kind | None = None
     notes: tuple[str, ...] = field(default=())
     test_given: bool = False
 
@@ -84,7 +84,7 @@ def assemble(
     train: Part,
     test: Part | None,
     *,
-    kind: Kind = "other",
+    kind: Kind | None = None,
     notes: tuple[str, ...] = (),
     classes: tuple[str, ...] | None = None,
     whole: bool = False,
@@ -135,7 +135,7 @@ def split(
     codes: np.ndarray,
     classes: tuple[str, ...],
     *,
-    kind: Kind = "other",
+    kind: Kind | None = None,
     notes: tuple[str, ...] = (),
     fraction: float = TEST_FRACTION,
     seed: int = SPLIT_SEED,
