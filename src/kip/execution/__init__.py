@@ -17,7 +17,20 @@ from kip.execution.base import Executor, KeptTiles, Shared, Tile, Tiles, add, co
 from kip.execution.threads import Threads, serial
 from kip.kernels.base import Bound, Kernel, Params, Total
 
-__all__ = ["DEFAULT", "Execution", "Executor", "KeptTiles", "Pass", "Shared", "Threads", "Tile", "Tiles", "add", "concatenate", "serial"]
+__all__ = [
+    "DEFAULT",
+    "Execution",
+    "Executor",
+    "KeptTiles",
+    "Pass",
+    "Shared",
+    "Threads",
+    "Tile",
+    "Tiles",
+    "add",
+    "concatenate",
+    "serial",
+]
 
 T = TypeVar("T")
 
@@ -42,7 +55,7 @@ TILE_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Execution:
-    """How passes are run: the executor (None: threads of this process), the memory, and a tile size if one is wanted."""
+    """How passes are run: the executor (default: threads of this process), the memory, and a tile size if wanted."""
 
     executor: Executor | None = field(default=None, compare=False)
     memory: int = DEFAULT_MEMORY
@@ -59,7 +72,9 @@ class Execution:
         even = -(-targets // -(-targets // most))
         return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
 
-    def threads(self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], rows: int, itemsize: int) -> int:
+    def threads(
+        self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], rows: int, itemsize: int
+    ) -> int:
         """Tiles that are visited at the same time."""
         if not kernel.concurrent or support * targets * int(np.prod(shape)) < SMALL_PASS:
             return 1
