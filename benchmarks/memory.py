@@ -22,8 +22,8 @@ WIDTH, SUPPORT, CLASSES = 3072, 100, 10
 def peak(targets: int, labels: str, kernel: str) -> None:
     """Take two steps on so many targets, then print the bytes of the data and the peak resident memory."""
     import kip
-    from kip import kip as algorithm
-    from kip.kip import Config, Problem, adam
+    from kip import algorithm
+    from kip.algorithm import Config, Problem, adam
     from kip.sets import LabelledSet, one_hot
 
     x = np.empty((targets, WIDTH), np.float32)
@@ -35,7 +35,7 @@ def peak(targets: int, labels: str, kernel: str) -> None:
     config = Config((kip.kernel(kernel),), SUPPORT, 10, adam(0.01, 10), labels=labels)
     state = algorithm.init(problem, config, key=0)
     for _ in range(2):
-        state, _ = algorithm.step(state, problem, config)
+        state, _ = algorithm.step(state, algorithm.draw(state, problem, config), config)
     unit = 1 if sys.platform == "darwin" else 1024
     print(x.nbytes + problem.train.y.nbytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 

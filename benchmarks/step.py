@@ -2,20 +2,27 @@
 
     python benchmarks/step.py            # three sizes, RBF and FC1, labels fixed and solved
     python benchmarks/step.py --quick    # the first size, fewer repeats
+    python benchmarks/step.py --before OTHER_TREE    # ratio of this tree's step to another tree's, nothing else
 
 Everything that is compared is timed in turn, in one run, so that a busy machine slows all of it alike. The products are
 taken in float32 on all cores, by NumPy and by jitted JAX, whichever is faster; after each task there is a pause, since
 the threads of NumPy's BLAS spin for a while and would slow down what comes next. Below each ratio stands where the time
 goes, as multiples of the same two products; "rest" is what the parts, timed on their own, do not account for.
+
+With `--before` each tree has a process of its own; they take turns, and the best step of each counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,13 +30,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import kip
-from kip import kip as algorithm
-from kip.kip import Config, Problem, State, adam
-from kip.krr import Factor, Ridge, calm_threads
-from kip.sets import LabelledSet, aligned_empty, one_hot
-from kip.stream import SIDE_BY_SIDE, Plan, Tile
+from kip import algorithm
+from kip.algorithm import Config, Problem, adam
+from kip.execution import Execution, Shared
+from kip.krr import Factor, Ridge
+from kip.threads import blas_threads_for
+from step_worker import make_problem, whole_step
 
 SIZES = [(500, 6000, 784), (100, 50_000, 3072), (2000, 6000, 784)]
+COMPARED = [(s, t, (d,), None, k) for s, t, d in SIZES for k in ("rbf", "fc1")]
+COMPARED += [(500, 50_000, (784,), 6000, kernel) for kernel in ("rbf", "fc1")]
+COMPARED += [(10, 480, (28, 28, 1), None, "convnet3:nngp")]
+"""Support points, targets, shape of a point, batch and kernel that `--before` compares; `--quick` drops large ones."""
+
+QUICK_POINTS = 10_000_000
+"""Numbers in the targets up to which a size is quick."""
+
 KERNELS = ["rbf", "fc1"]
 LABELS = ["fixed", "solved"]
 PAUSE = 0.1
@@ -49,14 +65,6 @@ def timed(tasks: dict[str, Task], repeats: int) -> dict[str, list[float]]:
             if round_:
                 seconds[name].append(time.perf_counter() - start)
     return seconds
-
-
-def make_problem(targets: int, width: int) -> Problem:
-    rng = np.random.default_rng(0)
-    x = aligned_empty((targets, width), np.float32)  # as preprocessing gives it
-    rng.standard_normal(out=x, dtype=np.float32)
-    codes = np.arange(targets) % 10
-    return Problem(LabelledSet(x, one_hot(codes, 10)), codes, 10)
 
 
 def products(problem: Problem, support: int) -> dict[str, Task]:
@@ -91,50 +99,43 @@ def step_tasks(problem: Problem, kernel: str, support: int) -> dict[str, Task]:
     return tasks
 
 
-def whole_step(state: State, problem: Problem, config: Config) -> Any:
-    moved, _ = algorithm.step(state, problem, config)
-    return moved.x, moved.opt_state
-
-
 def part_tasks(problem: Problem, name: str, support: int) -> dict[str, Task]:
     """The parts of a step, each on its own, from the same pieces and in the same threads as in the step."""
-    kernel, ridge = kip.kernel(name).held(), Ridge()
+    kernel, ridge, train = kip.kernel(name).frozen(), Ridge(), problem.train
     x_s = algorithm.init(problem, settings(name, support, "fixed"), key=0).x
-    double, y_s = x_s.astype(np.float64), problem.train.y[:support]
-    plan = Plan().side_by_side(kernel, x_s, len(problem.train.x))
-    tiles = plan.tiles(problem.train.x, problem.train.y, support)
-    forward = [kernel.vjp(x_s, tile.x) for tile in tiles]
+    y_s = train.y[:support]
+    run = Execution().over(kernel, x_s, train.x, train.y)
+    tiles = [run.tiles.tile(rows) for rows in run.tiles.ranges()]
+    forward = [run.bound.tile(tile.x) for tile in tiles]
     cotangent = np.ones_like(forward[0][0])
-    own_tiles = replace(plan, tile=-(-support // SIDE_BY_SIDE)).tiles(x_s, None, support)
-    k_ss = kernel.gram(double)
+    k_ss, pull_own = run.own()
     factor = Factor(k_ss, ridge)
     alpha = factor.solve(y_s)
+    k_bar = factor.cotangent(alpha, alpha)
+    total = pull_own(k_bar)
 
-    def pullback_of_k_ss() -> Any:
-        def visit(tile: Tile) -> bool:
-            k_st, pull = kernel.vjp(x_s, tile.x)
-            return pull(k_st) is None
+    def over_tiles(fn: Callable[[int], Any]) -> Task:
+        def visit(shared: Shared, rows: slice) -> bool:
+            return fn(rows.start // shared.tiles.rows) is None
 
-        return plan.executor(visit, own_tiles, max)
+        return lambda: run(visit, max)
 
-    def over_tiles(fn: Callable[[Tile], Any]) -> Task:
-        return lambda: plan.executor(lambda tile: fn(tile) is None, tiles, max)
-
-    def calm(fn: Task) -> Task:
+    def as_in_a_step(fn: Task) -> Task:
         def task() -> Any:
-            with calm_threads(support):
+            with blas_threads_for(support):
                 return fn()
 
         return task
 
     return {
-        "K_ts": over_tiles(lambda tile: kernel.vjp(x_s, tile.x)),
-        "pullback of K_ts": over_tiles(lambda tile: forward[tile.index][1](cotangent)),
-        "K_tsᵀK_ts in float64": over_tiles(lambda tile: normal(forward[tile.index][0])),
-        "K_ss in float64": calm(lambda: kernel.gram(double)),
-        "pullback of K_ss": pullback_of_k_ss,
-        "factor, solve": calm(lambda: factor_and_solve(k_ss, ridge, y_s)),
-        "cotangent of K_ss": calm(lambda: factor.cotangent(alpha, alpha)),
+        "K_ts": over_tiles(lambda index: run.bound.tile(tiles[index].x)),
+        "pullback of K_ts": over_tiles(lambda index: forward[index][1](cotangent)),
+        "K_tsᵀK_ts in float64": over_tiles(lambda index: normal(forward[index][0])),
+        "K_ss in float64": as_in_a_step(lambda: run.own()[0]),
+        "pullback of K_ss": as_in_a_step(lambda: pull_own(k_bar)),
+        "factor, solve": as_in_a_step(lambda: factor_and_solve(k_ss, ridge, y_s)),
+        "cotangent of K_ss": as_in_a_step(lambda: factor.cotangent(alpha, alpha)),
+        "bind, finish": as_in_a_step(lambda: kernel.bind(x_s).finish(total)),
     }
 
 
@@ -156,6 +157,7 @@ PARTS_OF = {
         "pullback of K_ss",
         "factor, solve",
         "cotangent of K_ss",
+        "bind, finish",
     ],
     "solved": [
         "K_ts",
@@ -165,13 +167,14 @@ PARTS_OF = {
         "pullback of K_ss",
         "factor, solve",
         "cotangent of K_ss",
+        "bind, finish",
     ],
 }
 
 
 def report(size: tuple[int, int, int], repeats: int) -> None:
     support, targets, width = size
-    problem = make_problem(targets, width)
+    problem = make_problem(targets, (width,))
     base = products(problem, support)
     for kernel in KERNELS:
         seconds = timed({**base, **step_tasks(problem, kernel, support)}, repeats)
@@ -190,11 +193,62 @@ def report(size: tuple[int, int, int], repeats: int) -> None:
             print("    " + ", ".join(f"{part} {share:.2f}" for part, share in shares.items()), flush=True)
 
 
+class Tree:
+    """A process that takes steps with the `kip` of one tree."""
+
+    def __init__(self, root: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(root.resolve() / "src")}
+        command = [sys.executable, str(Path(__file__).with_name("step_worker.py"))]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    def seconds(self, job: dict[str, Any]) -> list[float]:
+        """Seconds of the steps that the job asks for."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(job), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"the process of {self.process.args} ended; its message stands above")
+        return json.loads(line)
+
+
+def compare(before: Path, rounds: int, quick: bool) -> None:
+    """Print the ratio of this tree's step to that of `before`, case by case, both measured in turn."""
+    trees = {"before": Tree(before), "after": Tree(Path(__file__).parents[1])}
+    print("time of a KIP step after over before (below 1 is faster), best and median of the steps of each")
+    for support, targets, shape, batch, kernel in COMPARED:
+        if quick and targets * np.prod(shape) > QUICK_POINTS and batch is None:
+            continue
+        for labels in LABELS:
+            job = {"kernel": kernel, "labels": labels, "support": support, "targets": targets}
+            job |= {"shape": shape, "batch": batch}
+            seconds: dict[str, list[float]] = {name: [] for name in trees}
+            for tree in trees.values():
+                tree.seconds({**job, "repeats": 1})  # compiles
+            for turn in range(rounds):
+                for name in sorted(trees, reverse=bool(turn % 2)):  # neither always goes first
+                    seconds[name] += trees[name].seconds({**job, "repeats": 3})
+            best, median = ({n: f(s) for n, s in seconds.items()} for f in (min, statistics.median))
+            size = f"{support} × {targets if batch is None else f'{batch} of {targets}'} × {shape}"
+            print(
+                f"  {size}, {kernel}, labels {labels}: {best['after'] / best['before']:.3f} at best "
+                f"({1e3 * best['after']:.1f} / {1e3 * best['before']:.1f} ms), "
+                f"{median['after'] / median['before']:.3f} median",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the first size only, three repeats")
     parser.add_argument("--repeats", type=int, default=5, help="how often each is timed (5)")
+    parser.add_argument("--before", type=Path, metavar="TREE", help="root of another tree to compare steps with")
+    parser.add_argument("--rounds", type=int, default=8, help="turns that each tree has with --before (8)")
     options = parser.parse_args()
+    if options.before is not None:
+        compare(options.before, options.rounds, options.quick)
+        return
     print("time of a KIP step over that of the two matrix products it cannot avoid (lower is better; 1 is the least)")
     for size in SIZES[:1] if options.quick else SIZES:
         report(size, 3 if options.quick else options.repeats)

@@ -11,8 +11,8 @@ from tests.tolerances import assert_close
 
 import kip
 from kip.epsilon import Compression, compression, strong, weak
-from kip.krr import Ridge
-from kip.stream import coefficients, predict
+from kip.krr import KernelRidge
+from kip.sets import LabelledSet
 
 F = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.4], [0.1, 0.9]])
 F_TILDE = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.2, 0.8]])
@@ -45,8 +45,7 @@ def test_the_two_sides_may_be_different_algorithms() -> None:
     rng = np.random.default_rng(0)
     x, x_new = rng.normal(size=(40, 3)), rng.normal(size=(200, 3))
     y = np.stack([x[:, 0], -x[:, 0]], axis=1)
-    kernel = kip.kernel("rbf")
-    f = predict(kernel, x, coefficients(kernel, x, y, Ridge()), x_new)
+    f = KernelRidge([kip.kernel("rbf")], LabelledSet(x, y)).predict(x_new)
     nearest = y[:20][np.argmin(np.linalg.norm(x_new[:, None] - x[None, :20], axis=2), axis=1)]
     assert 0 < strong(f, nearest) < 0.5
     assert strong(f, nearest, "mean-square") > 0

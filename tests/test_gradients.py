@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,11 +15,12 @@ import pytest
 from tests.tolerances import assert_close
 
 import kip
-from kip import machine, stream
+from kip import execution, machine
+from kip.execution import Execution, Shared, Threads, Tiles, add
+from kip.gradients import Gradients, Normal, gradients, solve_normal, solved_gradients
 from kip.kernels import inner
-from kip.krr import Ridge
+from kip.krr import KernelRidge, Ridge
 from kip.sets import LabelledSet
-from kip.stream import Gradients, Plan, gradients, predict, solved_gradients
 
 SUPPORT, TARGETS, CLASSES = 5, 37, 3
 SHAPE = (4, 2, 1)
@@ -97,12 +98,18 @@ def plain_loss(
     return 0.5 * jnp.sum((k_ts @ alpha - y_t) ** 2) + 0.5 * mu * jnp.sum(alpha * (a @ alpha))
 
 
-def streamed(spec: str, mode: str, ridge: Ridge, plan: Plan) -> Gradients:
+def streamed(spec: str, mode: str, ridge: Ridge, how: Execution) -> Gradients:
     x, y, targets = data()
+    return of_mode(kip.kernel(spec), mode, LabelledSet(x, y), targets, ridge, how)
+
+
+def of_mode(
+    kernel: kip.kernels.Kernel, mode: str, support: LabelledSet, targets: LabelledSet, ridge: Ridge, how: Execution
+) -> Gradients:
     if mode == "given":
-        return gradients(kip.kernel(spec), x, y, targets, ridge, plan)
+        return gradients(kernel, support, targets, ridge, how)
     damping = DAMPING if mode == "solved, damped" else 0.0
-    return solved_gradients(kip.kernel(spec), x, targets, ridge, damping, plan)
+    return solved_gradients(kernel, support.x, targets, ridge, damping, how)
 
 
 @pytest.mark.parametrize("scale_invariant", [True, False])
@@ -110,7 +117,7 @@ def streamed(spec: str, mode: str, ridge: Ridge, plan: Plan) -> Gradients:
 @pytest.mark.parametrize("spec", PLAIN)
 def test_streamed_gradient_is_that_of_the_plain_loss(spec: str, mode: str, scale_invariant: bool) -> None:
     ridge, (x, y, _) = Ridge(RIDGE, scale_invariant), data()
-    found = streamed(spec, mode, ridge, Plan(tile=16))
+    found = streamed(spec, mode, ridge, Execution(tile=16))
     with jax.enable_x64(True), jax.disable_jit():  # compiling each case would cost more than running it
         loss, bars = jax.value_and_grad(lambda *args: plain_loss(PLAIN[spec], mode, ridge, *args), (0, 1, 2))(
             jnp.asarray(x), jnp.asarray(y), jax.tree.map(jnp.asarray, kip.kernel(spec).params)
@@ -132,9 +139,10 @@ def test_streamed_gradient_is_that_of_the_plain_loss(spec: str, mode: str, scale
 
 @pytest.mark.parametrize("mode", MODES)
 def test_tile_size_changes_nothing(mode: str) -> None:
-    whole = streamed("fc1", mode, Ridge(RIDGE), Plan(tile=TARGETS))
-    for plan in (Plan(tile=1), Plan(tile=16), Plan(tile=32), Plan(memory=1), Plan(memory=2000), Plan()):
-        assert_same(streamed("fc1", mode, Ridge(RIDGE), plan), whole)
+    whole = streamed("fc1", mode, Ridge(RIDGE), Execution(tile=TARGETS))
+    tiles, memories = [Execution(tile=n) for n in (1, 16, 32)], [Execution(memory=n) for n in (1, 2000)]
+    for how in (*tiles, *memories, Execution()):
+        assert_same(streamed("fc1", mode, Ridge(RIDGE), how), whole)
 
 
 def assert_same(found: Gradients, expected: Gradients) -> None:
@@ -144,76 +152,83 @@ def assert_same(found: Gradients, expected: Gradients) -> None:
             assert_close(a, b, "stream")
 
 
-def as_a_tree(fn: Callable[[Any], Any], tiles: Iterable[Any], combine: Callable[[Any, Any], Any]) -> Any:
+def as_a_tree(
+    fn: Callable[[Shared, slice], Any], shared: Shared, ranges: Sequence[slice], combine: Callable[[Any, Any], Any]
+) -> Any:
     """An executor that halves the tiles until one is left, as a cluster might."""
-    tiles = list(tiles)
-    if len(tiles) == 1:
-        return fn(tiles[0])
-    half = len(tiles) // 2
-    return combine(as_a_tree(fn, tiles[:half], combine), as_a_tree(fn, tiles[half:], combine))
+    if len(ranges) == 1:
+        return fn(shared, ranges[0])
+    half = len(ranges) // 2
+    return combine(as_a_tree(fn, shared, ranges[:half], combine), as_a_tree(fn, shared, ranges[half:], combine))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_another_executor_gives_the_same(mode: str) -> None:
-    serial, tree = (
-        streamed("rbf", mode, Ridge(RIDGE), plan) for plan in (Plan(tile=16), Plan(tile=16, executor=as_a_tree))
+    threads, tree = (
+        streamed("rbf", mode, Ridge(RIDGE), how) for how in (Execution(tile=16), Execution(tile=16, executor=as_a_tree))
     )
-    assert_same(tree, serial)
+    assert_same(tree, threads)
     x, y, targets = data()
     kernel = kip.kernel("rbf")
-    assert_close(
-        predict(kernel, x, y, targets.x, Plan(tile=16, executor=as_a_tree)), kernel.gram(targets.x, x) @ y, "rounding"
-    )
+    model = KernelRidge([kernel], LabelledSet(x, y), Ridge(), Execution(tile=16, executor=as_a_tree), [y])
+    assert_close(model.predict(targets.x), kernel.gram(targets.x, x) @ y, "rounding")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_threads_change_not_a_bit(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are combined in their order, whichever thread is done first, and cut alike on every machine."""
-    monkeypatch.setattr(stream, "SMALL_PASS", 0)
+    monkeypatch.setattr(execution, "SMALL_PASS", 0)
     found = []
     for cores in (1, 2, 3):
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
-        found.append(streamed("fc1", mode, Ridge(RIDGE), Plan(memory=20_000)))
+        found.append(streamed("fc1", mode, Ridge(RIDGE), Execution(memory=20_000)))
     for other in found[1:]:
         assert jax.tree.all(jax.tree.map(np.array_equal, vars(other), vars(found[0])))
 
 
 def test_an_error_in_a_thread_is_raised() -> None:
-    def fail(tile: Any) -> Any:
-        raise ArithmeticError(f"tile {tile.index}")
+    def fail(shared: Shared, rows: slice) -> Any:
+        raise ArithmeticError(f"rows from {rows.start}")
 
-    with pytest.raises(ArithmeticError, match="tile 0"):
-        stream.threaded(2, fail, Plan(tile=16).tiles(data()[2].x, None, SUPPORT), max)
+    x, _, targets = data()
+    run = Execution(tile=16, executor=Threads(2)).over(kip.kernel("rbf"), x, targets.x)
+    with pytest.raises(ArithmeticError, match="rows from 0"):
+        run(fail)
 
 
-def test_tiles_side_by_side_keep_within_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.zeros((2000, 784), np.float32)
-    tiles = set()
+def test_tiles_at_the_same_time_keep_within_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rbf, about = kip.kernel("rbf"), (2000, 1000, (784,))
+    sizes = set()
     for cores in (1, 2, 64):
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
-        plan = Plan().side_by_side(kip.kernel("rbf"), x, 1000)
-        (threads,) = plan.executor.args
+        rows = Execution().rows(rbf, *about, 4)
+        threads = Execution().threads(rbf, *about, rows, 4)
         assert 1 <= threads <= cores
-        assert threads * plan.tile * 4 * (4 * 2000 + 2 * 784) <= Plan().memory / 2
-        tiles.add(plan.tile)
-    assert len(tiles) == 1
-    chosen = Plan(executor=as_a_tree)
-    assert chosen.side_by_side(kip.kernel("rbf"), x, 1000) is chosen
-    assert Plan().side_by_side(kip.kernel("conv1"), x, 1000) == Plan()
-    small = Plan().side_by_side(kip.kernel("rbf"), x[:10], 1000)  # in the same tiles, and so to the same bit
-    assert small.executor.args == (1,)
-    assert small.tile == Plan().side_by_side(kip.kernel("rbf"), x[:10], 10**6).tile
+        assert threads * rows * 4 * (4 * 2000 + 2 * 784) <= Execution().memory / 2
+        sizes.add(rows)
+    assert len(sizes) == 1
+    x, targets = np.zeros((10, 784), np.float32), np.zeros((1000, 784), np.float32)
+    assert Execution(executor=as_a_tree).over(rbf, x, targets).executor is as_a_tree
+    images = [points.reshape(-1, 28, 28, 1) for points in (x[:2], targets)]
+    assert Execution().over(kip.kernel("conv1"), *images).executor == Threads(1)  # which fills all cores by itself
+    # a small pass takes one thread, but the same tiles, and so gives the same bits
+    assert Execution().over(rbf, x, targets).executor == Threads(1)
+    many = Execution().over(rbf, x, np.broadcast_to(targets[:1], (10**6, 784))).executor
+    assert isinstance(many, Threads)
+    assert many.threads is not None
+    assert many.threads > 1
+    assert Execution().rows(rbf, 10, 1024, (784,), 4) == Execution().rows(rbf, 10, 1024 * 1000, (784,), 4) == 1024
 
 
 @pytest.mark.parametrize("spec", ["rbf", "fc2:nngp", "0.5*rbf&linear"])
-def test_held_hyper_parameters_change_no_other_gradient(spec: str) -> None:
+def test_frozen_hyper_parameters_change_no_other_gradient(spec: str) -> None:
     x, y, targets = data()
-    kernel = kip.kernel(spec)
-    learned, held = (gradients(k, x, y, targets, Ridge(RIDGE)) for k in (kernel, kernel.held()))
-    assert kernel.held() == kernel
-    assert_close(held.x, learned.x, "rounding")
+    kernel, support = kip.kernel(spec), LabelledSet(x, y)
+    learned, frozen = (gradients(k, support, targets, Ridge(RIDGE)) for k in (kernel, kernel.frozen()))
+    assert kernel.frozen() == kernel
+    assert_close(frozen.x, learned.x, "rounding")
     assert jax.tree.leaves(learned.params)
-    assert not jax.tree.leaves(held.params)
+    assert not jax.tree.leaves(frozen.params)
 
 
 def test_normal_equations_lose_nothing_of_a_float32_kernel() -> None:
@@ -223,8 +238,8 @@ def test_normal_equations_lose_nothing_of_a_float32_kernel() -> None:
     k_ts = ((left * np.logspace(0, -6.5, 40)) @ right.T).astype(np.float32).astype(np.float64)
     y = rng.normal(size=(400, 3))
     best = np.linalg.lstsq(k_ts, y, rcond=None)[0]
-    parts = [stream.Normal(k.T @ k, k.T @ t) for k, t in zip(np.split(k_ts, 4), np.split(y, 4), strict=True)]
-    alpha = stream.solve_normal(functools.reduce(stream._add, parts), None, 0.0, 400)
+    parts = [Normal(k.T @ k, k.T @ t) for k, t in zip(np.split(k_ts, 4), np.split(y, 4), strict=True)]
+    alpha = solve_normal(functools.reduce(add, parts), None, 0.0, 400)
     losses = [float(np.sum((k_ts @ a - y) ** 2)) for a in (alpha, best)]
     assert losses[0] <= losses[1] * (1 + 1e-3)
 
@@ -234,19 +249,20 @@ def test_one_compilation_for_a_kernel_and_shape() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(9, 13)).astype(np.float32)
     targets = LabelledSet(rng.normal(size=(75, 13)).astype(np.float32), rng.normal(size=(75, 2)).astype(np.float32))
-    compiled = (inner._gram, inner._pull)
+    compiled = (inner._profiled, inner._pull)
 
     def run(gamma: float, shift: float) -> list[int]:
         kernel, moved = kip.kernel(f"rbf:gamma={gamma}"), x + np.float32(shift)
-        gradients(kernel, moved, targets.y[:9], targets, Ridge(), Plan(tile=32))
-        solved_gradients(kernel, moved, targets, Ridge(), 1e-6, Plan(tile=32))
-        predict(kernel, moved, targets.y[:9], targets.x, Plan(tile=32))
+        support, how = LabelledSet(moved, targets.y[:9]), Execution(tile=32)
+        gradients(kernel, support, targets, Ridge(), how)
+        solved_gradients(kernel, moved, targets, Ridge(), 1e-6, how)
+        KernelRidge([kernel], support, Ridge(), how, [targets.y[:9]]).predict(targets.x)
         return [fn._cache_size() for fn in compiled]
 
     before = [fn._cache_size() for fn in compiled]
     first = run(1.0, 0.0)
-    # a tile, of a step or a prediction, and one of K_ss where it is pulled back; K_ss in float64
-    assert [a - b for a, b in zip(first, before, strict=True)] == [3, 2]
+    # forward a tile, of a step or a prediction, and K_ss in float64; back a tile and a part of K_ss
+    assert [a - b for a, b in zip(first, before, strict=True)] == [2, 2]
     assert run(0.5, 0.1) == run(0.7, 0.3) == first
 
 
@@ -254,13 +270,9 @@ def test_float32_tiles_keep_float64_accuracy_to_rounding() -> None:
     x, y, targets = data()
     single = LabelledSet(targets.x.astype("f"), targets.y.astype("f"))
     for mode in MODES:
-        exact = streamed("fc1", mode, Ridge(RIDGE), Plan())
-        if mode == "given":
-            found = gradients(kip.kernel("fc1"), x.astype("f"), y.astype("f"), single, Ridge(RIDGE))
-        else:
-            found = solved_gradients(
-                kip.kernel("fc1"), x.astype("f"), single, Ridge(RIDGE), DAMPING if "damped" in mode else 0.0
-            )
+        exact = streamed("fc1", mode, Ridge(RIDGE), Execution())
+        narrow = LabelledSet(x.astype("f"), y.astype("f"))
+        found = of_mode(kip.kernel("fc1"), mode, narrow, single, Ridge(RIDGE), Execution())
         assert_close(found.x, exact.x, "stream", np.float32)
         assert_close(found.loss, exact.loss, "stream", np.float32)
 
@@ -282,15 +294,17 @@ def test_solved_gradient_is_finite_where_support_points_coincide() -> None:
     [(10, None, 2**28, 10), (6000, 2048, 2**28, 2000), (6001, 2048, 2**28, 2016), (100, None, 1, 16), (33, 16, 1, 16)],
 )
 def test_tiles_are_even_and_within_what_is_allowed(targets: int, tile: int | None, memory: int, expected: int) -> None:
-    plan = Plan(memory=memory, tile=tile)
-    assert plan.rows(targets, 100, 784, 4) == expected
-    x = np.zeros((targets, 3), np.float32)
-    tiles = Plan(tile=expected).tiles(x, None, 5)
-    assert {len(t.x) for t in tiles} == {len(tiles[0].x)}
-    assert sum(t.valid for t in tiles) == targets
+    how = Execution(memory=memory, tile=tile)
+    assert how.rows(kip.kernel("rbf"), 100, targets, (784,), 4) == expected
+    tiles = Tiles(np.zeros((targets, 3), np.float32), None, expected)
+    cut = [tiles.tile(rows) for rows in tiles.ranges()]
+    assert [tile.index for tile in cut] == list(range(len(cut)))
+    assert {len(tile.x) for tile in cut} == {expected}
+    assert sum(len(tile.x) if tile.mask is None else int(tile.mask.sum()) for tile in cut) == targets
 
 
 def test_memory_bounds_the_tile() -> None:
-    rows = Plan(memory=2**22).rows(50_000, 100, 3072, 4)
+    about = kip.kernel("conv1"), 100, 50_000, (32, 32, 3)
+    rows = Execution(memory=2**22).rows(*about, 4)
     assert rows * 4 * (4 * 100 + 2 * 3072) <= 2**22
-    assert Plan(memory=2**20).rows(50_000, 100, 3072, 4) < rows
+    assert Execution(memory=2**20).rows(*about, 4) < rows

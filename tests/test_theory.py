@@ -10,13 +10,12 @@ from sklearn.svm import SVC
 from tests.tolerances import assert_close
 
 import kip
-from kip import kip as algorithm
+from kip import algorithm
+from kip.algorithm import Config, Problem
 from kip.epsilon import compression, strong
-from kip.kip import Config, Problem
-from kip.krr import Ridge, mean_square_loss
-from kip.labels import solve_labels
+from kip.krr import KernelRidge, Ridge, mean_square_loss
+from kip.label_solver import solve_labels
 from kip.sets import LabelledSet
-from kip.stream import coefficients, predict
 
 LINEAR = kip.kernel("linear")
 
@@ -38,8 +37,8 @@ def spectral(w: np.ndarray) -> float:
 
 def classifier(support: LabelledSet, ridge: float) -> np.ndarray:
     """w̃, read off the library's own predictions at the basis vectors."""
-    alpha = coefficients(LINEAR, support.x, support.y, Ridge(ridge, scale_invariant=False))
-    return predict(LINEAR, support.x, alpha, np.eye(support.x.shape[1]))
+    model = KernelRidge([LINEAR], support, Ridge(ridge, scale_invariant=False))
+    return model.predict(np.eye(support.x.shape[1]))
 
 
 def gradient_descent(targets: LabelledSet, labels: str, ridge: float, steps: int = 700) -> LabelledSet:
@@ -52,7 +51,7 @@ def gradient_descent(targets: LabelledSet, labels: str, ridge: float, steps: int
         optimiser=optax.sgd(0.02, momentum=0.9),
         labels=labels,
         ridge=Ridge(ridge, scale_invariant=False),
-        judge_every=steps,
+        evaluate_every=steps,
     )
     state = algorithm.run(problem, config, algorithm.init(problem, config, key=0))
     return algorithm.publish(state.best[0], problem, config)
@@ -136,7 +135,7 @@ def test_theorem_3(spec: str) -> None:
 
     # KIP descends to that infimum: the loss is not convex in X_s, so the best of a few starts is taken
     problem = Problem(targets, np.arange(25) % 2, 2)
-    config = Config((kernel,), 2, 100, algorithm.adam(0.2, 100), labels="solved", judge_every=100)
+    config = Config((kernel,), 2, 100, algorithm.adam(0.2, 100), labels="solved", evaluate_every=100)
     runs = (algorithm.run(problem, config, algorithm.init(problem, config, key=key)) for key in range(4))
     best = min((state.best[0] for state in runs), key=lambda checkpoint: checkpoint.loss)
     assert_close(best.loss, residual(best.x), "finite difference")
@@ -175,8 +174,9 @@ def test_example_2_a_ridge_regressor_is_reproduced_by_as_many_points_as_classes(
     small = LabelledSet(q.T, (1 + ridge) * r)  # Φ_λ(Qᵀ) = Q/(1 + λ)
     assert len(small) == 3
     x_new = rng.normal(size=(20, 6))
-    large_alpha = coefficients(LINEAR, x, y, Ridge(0.7, scale_invariant=False))
-    small_alpha = coefficients(LINEAR, small.x, small.y, Ridge(ridge, scale_invariant=False))
-    f, f_tilde = predict(LINEAR, x, large_alpha, x_new), predict(LINEAR, small.x, small_alpha, x_new)
+    f, f_tilde = (
+        KernelRidge([LINEAR], support, Ridge(value, scale_invariant=False)).predict(x_new)
+        for support, value in ((LabelledSet(x, y), 0.7), (small, ridge))
+    )
     assert_close(f_tilde, f, "value")
     assert strong(f, f_tilde, "mean-square") < 1e-20

@@ -160,6 +160,9 @@ class Info:
     evaluated: float | None = None
 
 
+SINGULAR = "K_ss of the learned points can no longer be inverted"
+
+
 class DivergedError(ArithmeticError):
     """A loss or gradient was not finite; `state` is the last that was."""
 
@@ -295,7 +298,7 @@ def step(state: State, batch: Batch, config: Config) -> tuple[State, Info]:
     except RidgeError:
         if state.step == 0:  # what was given is at fault, not what was learned
             raise
-        raise DivergedError(state, "K_ss of the learned points can no longer be inverted") from None
+        raise DivergedError(state, SINGULAR) from None
     norm = float(np.sqrt(np.sum(np.square(found.x, dtype=np.float64))))
     if not (np.isfinite(found.loss) and np.isfinite(norm)):
         raise DivergedError(state)
@@ -395,9 +398,13 @@ def iterate(problem: Problem, config: Config, state: State) -> Iterator[tuple[St
     """Steps with their evaluations, until the configured steps are done or the training loss no longer falls."""
     subset = evaluation_set(problem, config, key=state.key)
     while state.step < config.steps and not _plateau(state, config):
-        state, info = step(state, draw(state, problem, config), config)
-        if state.step % config.evaluate_every == 0 or state.step == config.steps:
-            state, info = _evaluated(state, info, config, subset)
+        moved, info = step(state, draw(state, problem, config), config)
+        if moved.step % config.evaluate_every == 0 or moved.step == config.steps:
+            try:
+                moved, info = _evaluated(moved, info, config, subset)
+            except RidgeError:  # the step led to points that cannot be inverted; those before it could
+                raise DivergedError(state, SINGULAR) from None
+        state = moved
         yield state, info
 
 

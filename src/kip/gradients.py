@@ -112,7 +112,8 @@ class Terms:
 def residual(shared: Shared, rows: slice) -> Terms:
     """The terms of one tile, at the coefficients α."""
     tile = shared.tiles.tile(rows)
-    k_st, pull = (shared.kept or {}).pop(tile.index, None) or shared.bound.tile(tile.x)
+    kept = None if shared.kept is None else shared.kept.pop(tile.index, None)
+    k_st, pull = kept or shared.bound.tile(tile.x)
     r = tile.masked(k_st.T @ shared.alpha - tile.y)
     return Terms(0.5 * (r * r).sum(dtype=np.float64), k_st @ r, pull(_outer(shared.alpha, r)))
 

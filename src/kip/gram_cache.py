@@ -1,7 +1,7 @@
 """Gram matrices that take long: computed by tiles, shown as they go, and cached on disk so that a kill loses little.
 
-`CachedGram` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a run that
-was killed or is repeated finds what it has, and a changed input finds nothing; a damaged file is computed again.
+`CachedGram` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a
+run that was killed or is repeated finds what it has, and a changed input finds nothing; a damaged file is computed again.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class _BoundCached(Bound):
         self.cached, self.bound = cached, bound
 
     @property
-    def x(self) -> Any:  # type: ignore[override]
+    def x(self) -> Any:
         """The support set."""
         return self.bound.x
 

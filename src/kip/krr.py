@@ -130,6 +130,8 @@ def cholesky_solve(lower: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _not_definite(k_ss: np.ndarray, ridge: Ridge) -> str:
     lowest = float(scipy.linalg.eigvalsh(k_ss, subset_by_index=[0, 0])[0])
     unit = ridge.of(k_ss) / ridge.value
+    if unit <= 0:
+        return "the kernel of the support set is zero, so it cannot be inverted; use points or a kernel that are not"
     need = 2 * abs(lowest) / unit
     return (
         f"K_ss + ridge is not positive definite in float64: its smallest eigenvalue is {lowest:.1e} and the ridge "

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.tolerances import assert_close
 
 import kip
+from kip.execution import add
 from kip.kernels import Kernel
+from kip.kernels.base import Bound
 
 # Kernels that differ in numbers alone share compiled code, which is most of the cost of a case here.
 INNER = [
@@ -168,3 +172,127 @@ def test_sums_and_multiples_are_kernels() -> None:
     for bad in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="multiplied by a positive number"):
             bad * rbf
+
+
+# Bound to a support set
+
+
+def cotangents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of two tiles, and a symmetric one of K_ss."""
+    first, second, own = np.random.default_rng(5).normal(size=(3, 4, 4))
+    return first, second, own + own.T
+
+
+def weighted(kernel: Kernel, x: Any) -> Any:
+    """What `cotangents` are the derivative of: a number, from Gram matrices alone."""
+    first, second, own = cotangents()
+    return (first * kernel.gram(x, points(1)) + second * kernel.gram(x, points(2)) + own * kernel.gram(x)).sum()
+
+
+def whole(bound: Bound, dtype: Any = np.float64) -> tuple[np.ndarray, Any]:
+    """Its derivative from two tiles and K_ss, each pulled back by itself."""
+    first, second, own = cotangents()
+    pulls = [bound.tile(points(n).astype(dtype))[1] for n in (1, 2)]
+    totals = [pull(bar.astype(dtype)) for pull, bar in zip(pulls, (first, second), strict=True)]
+    return bound.finish(add(add(*totals), bound.own()[1](own)))
+
+
+@every_kernel
+def test_pullbacks_of_tiles_and_of_k_ss_add_up_to_the_whole_derivative(spec: str, engine: str | None) -> None:
+    kernel, x = build(spec, engine), points(0)
+    direction = np.random.default_rng(6).normal(size=x.shape)
+    x_bar, params_bar = whole(kernel.bind(x))
+    assert x_bar.shape == x.shape
+    numeric = central(lambda h: weighted(kernel, x + h * direction))
+    assert_close(np.vdot(x_bar, direction), numeric, "finite difference", scale=np.linalg.norm(x_bar))
+    leaves, tree = jax.tree.flatten(kernel.params)
+    assert jax.tree.structure(params_bar) == tree
+    scale = sum(np.abs(bar).sum() for bar in cotangents()) * np.abs(kernel.gram(x)).max()
+    for i, found in enumerate(jax.tree.leaves(params_bar)):
+
+        def value(h: float, i: int = i) -> float:
+            moved = [leaf + h * (j == i) for j, leaf in enumerate(leaves)]
+            return float(weighted(kernel.with_params(jax.tree.unflatten(tree, moved)), x))
+
+        assert_close(found, central(value, 1e-5), "finite difference", scale=scale)
+    if kernel.traceable:
+        with jax.enable_x64(True):
+            by_jax = jax.grad(lambda x: weighted(kernel, x))(jnp.asarray(x))
+        assert_close(x_bar, by_jax, "gradient")
+
+
+@every_kernel
+@both_dtypes
+def test_a_bound_kernel_gives_the_gram_matrix_and_totals_of_one_structure(
+    spec: str, engine: str | None, dtype: type
+) -> None:
+    kernel, x, tile = build(spec, engine), points(0).astype(dtype), points(1).astype(dtype)
+    bound = kernel.bind(x)
+    k, pull = bound.tile(tile)
+    assert k.dtype == dtype
+    assert np.array_equal(bound.x, x)
+    assert np.array_equal(bound.gram(tile), k)
+    assert_close(k, kernel.gram(x, tile), "hard", dtype)
+    k_ss, pull_own = bound.own()
+    assert k_ss.dtype == np.float64
+    assert np.array_equal(k_ss, k_ss.T)
+    assert_close(k_ss, kernel.gram(x.astype(np.float64)), "rounding")
+    of_tile, of_own = pull(np.ones((4, 4), dtype)), pull_own(np.ones((4, 4)))
+    assert jax.tree.structure(of_tile) == jax.tree.structure(of_own)
+    assert jax.tree.map(np.shape, of_tile) == jax.tree.map(np.shape, of_own)
+    total = add(jax.tree.map(np.copy, of_tile), of_own)
+    assert all(leaf.dtype == np.float64 for leaf in jax.tree.leaves(total))
+    assert bound.finish(total)[0].dtype == dtype
+    frozen_bar = whole(kernel.frozen().bind(x), dtype)
+    assert not jax.tree.leaves(frozen_bar[1])
+    assert_close(frozen_bar[0], whole(bound, dtype)[0], "rounding", dtype)
+
+
+@every_kernel
+@both_dtypes
+def test_a_bound_kernel_gives_the_same_bits_after_pickling(spec: str, engine: str | None, dtype: type) -> None:
+    bound = build(spec, engine).bind(points(0).astype(dtype))
+    again = pickle.loads(pickle.dumps(bound))
+    tile = points(1).astype(dtype)
+    before, after = ((b.tile(tile)[0], b.own()[0], whole(b, dtype)) for b in (bound, again))
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, after))
+
+
+def test_a_bound_sum_and_a_bound_multiple_equal_their_parts() -> None:
+    x, tile, bar = points(0), points(1), cotangents()[0]
+    rbf, fc = kip.kernel("rbf:gamma=0.5"), kip.kernel("fc1")
+    parts = [kernel.bind(x) for kernel in (rbf, fc)]
+    (k_rbf, pull_rbf), (k_fc, pull_fc) = (part.tile(tile) for part in parts)
+    (x_rbf, params_rbf), (x_fc, params_fc) = parts[0].finish(pull_rbf(bar)), parts[1].finish(pull_fc(3 * bar))
+    bound = (rbf & 3 * fc).bind(x)
+    k, pull = bound.tile(tile)
+    x_bar, params_bar = bound.finish(pull(bar))
+    assert_close(k, k_rbf + 3 * k_fc, "rounding")
+    assert_close(bound.own()[0], parts[0].own()[0] + 3 * parts[1].own()[0], "rounding")
+    assert_close(x_bar, x_rbf + x_fc, "rounding")
+    for name, found in params_bar["left"].items():
+        assert_close(found, params_rbf[name], "rounding")
+    for name, found in params_bar["right"].items():
+        assert_close(found, params_fc[name], "rounding")
+
+
+def test_a_sum_costs_what_its_parts_cost_and_a_multiple_what_the_kernel_costs() -> None:
+    shape = (28, 28, 1)
+    rbf, fc3, conv = kip.kernel("rbf"), kip.kernel("fc3"), kip.kernel("convnet3", "numba")
+    assert (rbf & conv).cost(shape) == rbf.cost(shape) + conv.cost(shape)
+    assert (2 * conv).cost(shape) == conv.cost(shape) == kip.kernel("convnet3", "jax").cost(shape)
+    assert rbf.cost(shape) < fc3.cost(shape) < kip.kernel("convnet3:nngp").cost(shape) < conv.cost(shape)
+    assert not (rbf & fc3).expensive(shape)
+    assert (rbf & conv).expensive(shape)
+    assert (0.5 * conv).expensive(shape)
+
+
+def test_plus_is_refused_in_one_line() -> None:
+    rbf, fc = kip.kernel("rbf"), kip.kernel("fc1")
+    for plus in (lambda: rbf + fc, lambda: rbf + 1, lambda: 1 + rbf, lambda: sum([rbf, fc])):
+        with pytest.raises(TypeError, match=r"write k1 & k2 for their sum, \[k1, k2\] for a family") as caught:
+            plus()
+        assert "\n" not in str(caught.value)
+    with pytest.raises(TypeError):
+        rbf & 3

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.tolerances import assert_close
 
-from kip.kernels import lanes, planes_cpu, planes_jit
+from kip.kernels import lanes, planes_cpu, planes_jit, relu
 from kip.kernels.lanes import Memo
 from kip.kernels.network import Network, named
 from kip.kernels.planes import PlanesKernel
@@ -212,6 +212,29 @@ def test_a_pullback_is_the_same_to_the_bit_whatever_was_kept(monkeypatch: pytest
     assert taken[0] == 0 < taken[1] <= 1 << 16 < taken[2]
     assert np.array_equal(pulled[0], pulled[1])
     assert np.array_equal(pulled[0], pulled[2])
+
+
+def test_an_array_given_back_while_another_is_taken_does_not_wait_for_the_lock() -> None:
+    """Finalisers run whenever the collector does, also in the middle of `array`."""
+    held: list[np.ndarray] = []
+
+    class Collecting(lanes.Room):
+        def _settled(self) -> int:
+            held.clear()  # the finaliser runs here, inside the lock
+            return super()._settled()
+
+    room = Collecting(1 << 20)
+    held.append(room.array(1, 64, dtype=np.float32))
+    taken: list[np.ndarray] = []
+    other = threading.Thread(target=lambda: taken.append(room.array(2, 64, dtype=np.float32)), daemon=True)
+    other.start()
+    other.join(30)
+    assert not other.is_alive()
+    assert room.taken == taken[0].nbytes == 2 * 64 * 4
+
+
+def test_correlations_are_snapped_alike_in_both_engines() -> None:
+    assert planes_jit.SNAP_ULPS == relu.SNAP_ULPS
 
 
 def test_hashes_tell_images_and_their_mirrors_apart() -> None:

@@ -58,7 +58,7 @@ TILE_MULTIPLE = 16
 
 @dataclass(frozen=True)
 class Execution:
-    """How passes are run: the executor (None: threads of this process), the memory, and a tile size if one is wanted."""
+    """How passes are run: the executor (default: threads of this process), the memory, and a tile size if wanted."""
 
     executor: Executor | None = field(default=None, compare=False)
     memory: int = DEFAULT_MEMORY

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -31,8 +31,9 @@ class Executor(Protocol):
     ) -> T: ...
 
 
-class Tile(NamedTuple):
-    """Targets of one tile. `mask` is 1 for targets and 0 for the rows that fill up the last tile; None: no such rows."""
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Targets of one tile. `mask` is 1 for targets and 0 for rows that fill up the last tile; None without such rows."""
 
     index: int
     x: Any

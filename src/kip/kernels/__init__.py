@@ -40,6 +40,10 @@ def kernel(spec: KernelLike, engine: str | None = None) -> Kernel:
     if isinstance(spec, Kernel):
         return spec
     if callable(spec):
+        if engine is not None:
+            raise ValueError(
+                f"`engine` applies to a kernel given by name, not to a function; got {engine!r}. Leave it out"
+            )
         return FunctionKernel(spec)
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"`engine` must be one of {', '.join(ENGINES)} or None; got {engine!r}")

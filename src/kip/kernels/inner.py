@@ -55,7 +55,7 @@ class InnerProductKernel(TracedKernel):
     @property
     @abc.abstractmethod
     def profile(self) -> Profile:
-        """φ, the same function object for every kernel that shares compiled code."""
+        """φ, equal and of equal hash for every kernel that shares compiled code."""
 
     @property
     def form(self) -> Form:
@@ -243,7 +243,7 @@ class FC(InnerProductKernel):
 
     @property
     def profile(self) -> Profile:
-        return _fully_connected(self.depth, self.nngp, self.width)
+        return _FullyConnected(self.depth, self.nngp, self.width)
 
     def cost(self, shape: tuple[int, ...]) -> float:
         return self.depth * super().cost(shape)
@@ -280,22 +280,26 @@ def _rbf(params: Params, q: jax.Array, n1: jax.Array, n2: jax.Array, d: int) -> 
     return jnp.exp(-params["gamma"] * (n1 + n2 - 2 * q))
 
 
-@functools.cache
-def _fully_connected(depth: int, nngp: bool, width: int | None) -> Profile:
-    def profile(params: Params, q: jax.Array, n1: jax.Array, n2: jax.Array, d: int) -> jax.Array:
+@dataclass(frozen=True)
+class _FullyConnected:
+    """The profile of FC-m: a class, not a closure, so that a bound kernel can be pickled."""
+
+    depth: int
+    nngp: bool
+    width: int | None
+
+    def __call__(self, params: Params, q: jax.Array, n1: jax.Array, n2: jax.Array, d: int) -> jax.Array:
         weight, bias = params["weight_variance"], params["bias_variance"]
         k12, k11, k22 = (weight * k + bias for k in (q, n1, n2))
-        theta = k12 if width is None else d * q + 1
-        for layer in range(depth):
+        theta = k12 if self.width is None else d * q + 1
+        for layer in range(self.depth):
             k12, slope = relu(k12, k11, k22)
             k11, k22 = k11 / 2, k22 / 2
             before = k12
             k12, k11, k22 = (weight * k + bias for k in (k12, k11, k22))
-            read_out = layer == depth - 1
-            theta = weight * slope * theta + (k12 if width is None or read_out else width * before + 1)
-        return k12 if nngp else theta
-
-    return profile
+            read_out = layer == self.depth - 1
+            theta = weight * slope * theta + (k12 if self.width is None or read_out else self.width * before + 1)
+        return k12 if self.nngp else theta
 
 
 class _InnerProducts(NamedTuple):

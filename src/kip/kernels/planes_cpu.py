@@ -140,7 +140,7 @@ class _BoundPlanes(Bound):
         self.kernel, self.engine, self.side, self.shape = kernel, engine, side, shape
 
     @property
-    def x(self) -> Any:  # type: ignore[override]
+    def x(self) -> Any:
         """The support set."""
         return self.side.x.reshape(self.shape)
 

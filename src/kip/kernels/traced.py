@@ -84,15 +84,13 @@ class TracedKernel(Kernel):
         x = as_points(x_support, "x_support")
         params, tables = self._cast(x.dtype), self.form.tables(x.shape[1:])
         if is_traced(x, params):
-            params, tables = jax.device_put(
-                (params, tables),
-                x.sharding if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) else None,
-            )
-            representation = _represent(self.form, params, x, tables)
-            return TracedBound(self.form, self._learned, x, params, representation, tables)
+            wide = self._cast(np.float64)
+            if not isinstance(x, jax.core.Tracer):
+                params, wide, tables = jax.device_put((params, wide, tables), x.sharding)
+            return TracedBound(self.form, self._learned, x, wide, _represent(self.form, params, x, tables), tables)
         with precision(x.dtype):
             representation = _represent(self.form, params, x, tables)
-        return TracedBound(self.form, self._learned, x, params, representation, tables)
+        return TracedBound(self.form, self._learned, x, self._cast(np.float64), representation, tables)
 
     def diag(self, x: Any) -> Any:
         x = as_points(x)
@@ -108,6 +106,8 @@ class TracedKernel(Kernel):
 class TracedBound(Bound):
     """A support set with its representation; a total holds the cotangents of that and of the hyper-parameters.
 
+    `params` are in float64, as K_ss needs them; tiles take them in the dtype of the points.
+
     On NumPy arrays each method is one compiled call. On JAX arrays, as in a pass on a device, it is part of whatever is
     being traced.
     """
@@ -116,11 +116,19 @@ class TracedBound(Bound):
         self.form, self.learned = form, learned
         self.x, self.params, self.representation, self.tables = x, params, representation, tables
 
+    @property
+    def _narrow(self) -> Params:
+        return jax.tree.map(lambda v: v.astype(self.x.dtype), self.params)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy's arrays: JAX would unpickle a float64 array of its own as float32.
+        return {name: jax.tree.map(_on_host, value) for name, value in vars(self).items()}
+
     def tile(self, x_tile: Any) -> tuple[Any, Pull]:
         form, learned = self.form, self.learned
         if is_traced(self.x, x_tile):
-            return _pulled(form, learned, self.params, self.representation, x_tile, self.tables)
-        arguments = (self.params, self.representation, x_tile, self.tables)
+            return _pulled(form, learned, self._narrow, self.representation, x_tile, self.tables)
+        arguments = (self._narrow, self.representation, x_tile, self.tables)
         with precision(self.x.dtype):
             k = _tile(form, *arguments)
 
@@ -132,7 +140,7 @@ class TracedBound(Bound):
 
     def own(self) -> tuple[Any, Pull]:
         form, learned = self.form, self.learned
-        arguments = (self.params, self.representation, self.tables)
+        arguments = (self._narrow, self.representation, self.tables)
         if is_traced(self.x):
             k_ss = _own(form, _wide(self.params), self.x.astype(np.float64), self.tables)
             return k_ss, functools.partial(_own_pull, form, learned, *arguments)
@@ -151,10 +159,10 @@ class TracedBound(Bound):
         representation_bar, params_bar = total
         narrow = jax.tree.map(lambda a, b: a.astype(b.dtype), representation_bar, self.representation)
         if is_traced(self.x):
-            x_bar, more = _finish(form, learned, self.params, self.x, self.tables, narrow)
+            x_bar, more = _finish(form, learned, self._narrow, self.x, self.tables, narrow)
         else:
             with precision(self.x.dtype):
-                x_bar, more = _finish(form, learned, self.params, self.x, self.tables, narrow)
+                x_bar, more = _finish(form, learned, self._narrow, self.x, self.tables, narrow)
             x_bar, more = like(x_bar, self.x), jax.tree.map(np.asarray, more)
         return x_bar, jax.tree.map(lambda a, b: a + b, params_bar, more)
 
@@ -190,11 +198,9 @@ class FunctionKernel(TracedKernel):
     def form(self) -> Form:
         return _OwnForm(self.function)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FunctionKernel) and other.function == self.function
-
-    def __hash__(self) -> int:
-        return hash(self.function)
+    @property
+    def _identity(self) -> Any:
+        return self.function
 
 
 OWN = "own:"
@@ -224,6 +230,10 @@ def is_traced(*values: Any) -> bool:
 def like(value: Any, x: Any) -> Any:
     """`value` as NumPy's array where `x` is one."""
     return value if isinstance(x, jax.Array) else np.asarray(value)
+
+
+def _on_host(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _wide(params: Params) -> Params:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.linalg
-from tests.test_stream import as_a_tree
+from tests.test_gradients import as_a_tree
 from tests.tolerances import assert_close
 
 import kip
-from kip.krr import Ridge
-from kip.labels import solve_labels
+from kip.execution import Execution
+from kip.gradients import gradients
+from kip.krr import KernelRidge, Ridge
+from kip.label_solver import solve_labels
 from kip.sets import LabelledSet
-from kip.stream import Plan, coefficients, gradients, predict
 
 RIDGE = Ridge(1e-2)
 
@@ -54,7 +55,7 @@ def test_many_points_give_the_same_labels_without_their_spectrum(
     family = [kip.kernel(name) for name in kernels]
     expected = solve_labels(family, x, targets, RIDGE)
     spectra = []
-    monkeypatch.setattr("kip.labels.SPECTRUM_LIMIT", 10)
+    monkeypatch.setattr("kip.label_solver.SPECTRUM_LIMIT", 10)
     monkeypatch.setattr(scipy.linalg, "svd", lambda a, svd=scipy.linalg.svd, **how: spectra.append(a) or svd(a, **how))
     found = solve_labels(family, x, targets, RIDGE)
     assert len(spectra) == coincide
@@ -67,15 +68,16 @@ def test_the_gradient_is_zero_at_the_solution_and_the_loss_is_lower_than_elsewhe
     x, targets = problem(6, 50)
     kernel = kip.kernel("rbf")
     found = solve_labels([kernel], x, targets, RIDGE)
-    at = gradients(kernel, x, found.y, targets, RIDGE)
+    at = gradients(kernel, LabelledSet(x, found.y), targets, RIDGE)
     assert at.y is not None
-    away = gradients(kernel, x, np.zeros_like(found.y), targets, RIDGE)
+    away = gradients(kernel, LabelledSet(x, np.zeros_like(found.y)), targets, RIDGE)
     assert away.y is not None
     assert np.abs(at.y).max() < 1e-10 * np.abs(away.y).max()
     assert_close(found.loss, at.loss_per_target, "value")
     rng = np.random.default_rng(1)
     for _ in range(5):
-        other = gradients(kernel, x, found.y + 0.01 * rng.normal(size=found.y.shape), targets, RIDGE)
+        moved = LabelledSet(x, found.y + 0.01 * rng.normal(size=found.y.shape))
+        other = gradients(kernel, moved, targets, RIDGE)
         assert other.loss > at.loss
 
 
@@ -114,9 +116,9 @@ def test_a_family_is_solved_jointly(n_s: int, n_t: int) -> None:
 @pytest.mark.parametrize("n_s", [6, 50])
 def test_tiles_and_executor_change_nothing(n_s: int) -> None:
     x, targets = problem(n_s, 100)
-    whole = solve_labels([kip.kernel("rbf")], x, targets, RIDGE, plan=Plan(tile=100))
-    for plan in (Plan(tile=1), Plan(tile=16), Plan(tile=64), Plan(tile=16, executor=as_a_tree)):
-        found = solve_labels([kip.kernel("rbf")], x, targets, RIDGE, plan=plan)
+    whole = solve_labels([kip.kernel("rbf")], x, targets, RIDGE, execution=Execution(tile=100))
+    for how in (*(Execution(tile=n) for n in (1, 16, 64)), Execution(tile=16, executor=as_a_tree)):
+        found = solve_labels([kip.kernel("rbf")], x, targets, RIDGE, execution=how)
         assert_close(found.y, whole.y, "gradient")
         assert_close(found.loss, whole.loss, "gradient")
         assert found.rank == whole.rank
@@ -140,7 +142,7 @@ def test_solved_labels_predict_better_than_natural_ones_on_the_targets() -> None
     kernel, natural = kip.kernel("rbf"), np.random.default_rng(2).normal(size=(10, 3))
     found = solve_labels([kernel], x, targets, RIDGE)
     losses = [
-        np.mean((predict(kernel, x, coefficients(kernel, x, y, RIDGE), targets.x) - targets.y) ** 2)
+        np.mean((KernelRidge([kernel], LabelledSet(x, y), RIDGE).predict(targets.x) - targets.y) ** 2)
         for y in (found.y, natural)
     ]
     assert losses[0] < losses[1]
