@@ -104,7 +104,7 @@ def part_tasks(problem: Problem, name: str, support: int) -> dict[str, Task]:
     kernel, ridge, train = kip.kernel(name).frozen(), Ridge(), problem.train
     x_s = algorithm.init(problem, settings(name, support, "fixed"), key=0).x
     y_s = train.y[:support]
-    run = Execution().over(kernel, x_s, train.x, train.y)
+    run = Execution().over(kernel, x_s, train)
     tiles = [run.tiles.tile(rows) for rows in run.tiles.ranges()]
     forward = [run.bound.tile(tile.x) for tile in tiles]
     cotangent = np.ones_like(forward[0][0])

@@ -20,7 +20,7 @@ from kip.execution import Execution, Shared, Threads, Tiles, add
 from kip.gradients import Gradients, Normal, gradients, solve_normal, solved_gradients
 from kip.kernels import inner
 from kip.krr import KernelRidge, Ridge
-from kip.sets import LabelledSet
+from kip.sets import LabelledSet, unlabelled
 
 SUPPORT, TARGETS, CLASSES = 5, 37, 3
 SHAPE = (4, 2, 1)
@@ -191,7 +191,7 @@ def test_an_error_in_a_thread_is_raised() -> None:
         raise ArithmeticError(f"rows from {rows.start}")
 
     x, _, targets = data()
-    run = Execution(tile=16, executor=Threads(2)).over(kip.kernel("rbf"), x, targets.x)
+    run = Execution(tile=16, executor=Threads(2)).over(kip.kernel("rbf"), x, targets)
     with pytest.raises(ArithmeticError, match="rows from 0"):
         run(fail)
 
@@ -207,13 +207,19 @@ def test_tiles_at_the_same_time_keep_within_half_of_the_memory(monkeypatch: pyte
         assert threads * rows * 4 * (4 * 2000 + 2 * 784) <= Execution().memory / 2
         sizes.add(rows)
     assert len(sizes) == 1
-    x, targets = np.zeros((10, 784), np.float32), np.zeros((1000, 784), np.float32)
+    x, targets = np.zeros((10, 784), np.float32), unlabelled(np.zeros((1000, 784), np.float32))
     assert Execution(executor=as_a_tree).over(rbf, x, targets).executor is as_a_tree
-    images = [points.reshape(-1, 28, 28, 1) for points in (x[:2], targets)]
-    assert Execution().over(kip.kernel("conv1"), *images).executor == Threads(1)  # which fills all cores by itself
+    images = [points.reshape(-1, 28, 28, 1) for points in (x[:2], targets.x)]
+    assert Execution().over(kip.kernel("conv1"), images[0], unlabelled(images[1])).executor == Threads(
+        1
+    )  # which fills all cores by itself
     # a small pass takes one thread, but the same tiles, and so gives the same bits
     assert Execution().over(rbf, x, targets).executor == Threads(1)
-    many = Execution().over(rbf, x, np.broadcast_to(targets[:1], (10**6, 784))).executor
+    many = (
+        Execution()
+        .over(rbf, x, LabelledSet(*(np.broadcast_to(a[:1], (10**6, a.shape[1])) for a in (targets.x, targets.y))))
+        .executor
+    )
     assert isinstance(many, Threads)
     assert many.threads is not None
     assert many.threads > 1

@@ -17,7 +17,7 @@ import scipy.linalg
 
 from kip.execution import DEFAULT, Execution, Shared, concatenate
 from kip.kernels.base import Kernel
-from kip.sets import LabelledSet
+from kip.sets import LabelledSet, unlabelled
 from kip.threads import blas_threads_for
 
 DEFAULT_RIDGE = 1e-6
@@ -176,7 +176,7 @@ class KernelRidge:
         """Predicted label vectors, kernel by kernel."""
         for kernel, alpha in zip(self.kernels, self.coefficients, strict=True):
             dtype = self._dtype(kernel, alpha)
-            points = LabelledSet(x.astype(dtype, copy=False), np.zeros((len(x), 0), dtype))
+            points = unlabelled(x.astype(dtype, copy=False))
             run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), points)
             rows = run(_prediction, concatenate, alpha=alpha.astype(dtype, copy=False))
             yield np.concatenate(rows)[: len(x)]

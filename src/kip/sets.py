@@ -69,6 +69,11 @@ class LabelledSet:
         return np.argmax(self.y, axis=1)
 
 
+def unlabelled(x: np.ndarray) -> LabelledSet:
+    """Points whose label vectors have no entries: those of a prediction."""
+    return LabelledSet(x, np.zeros((len(x), 0), x.dtype))
+
+
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Rows of a labelled set (None: all), taken when they are needed: elsewhere their numbers are enough."""

@@ -69,7 +69,7 @@ def test_processes_give_the_bits_of_threads(name: str, processes: Processes) -> 
 
 def test_an_error_of_a_process_is_raised(processes: Processes) -> None:
     support, targets = problem()
-    run = Execution(executor=processes, tile=16).over(kip.kernel("rbf"), support.x, targets.x)
+    run = Execution(executor=processes, tile=16).over(kip.kernel("rbf"), support.x, targets)
     with pytest.raises(ArithmeticError, match="rows from 0"):
         run(fail)
 
