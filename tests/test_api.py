@@ -4,7 +4,9 @@ import pytest
 from scipy.cluster.vq import kmeans2
 
 import kip
-from kip import api, baselines, defaults
+from kip import baselines, defaults
+from kip.options import Options
+from kip.task import prepare
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +18,7 @@ def data():
 
 def test_distillation_beats_a_random_subset(data):
     x, y = data
-    task = api.prepare(x, y, api.Options(size=3))
+    task = prepare(x, y, Options(size=3))
     natural = baselines.random_subset(task, x, y, draws=10)
     small = kip.distill(x, y, size=3, steps=60)
     assert small.score(x, y) > natural.mean
@@ -84,14 +86,14 @@ def test_channels_may_come_first(make):
 
 def test_validation_rows_are_held_out_and_targets_limited(data):
     x, y = data
-    task = api.prepare(x, y, api.Options(size=3, validation=0.25, targets=60))
+    task = prepare(x, y, Options(size=3, validation=0.25, targets=60))
     assert len(task.problem.train) == 60
     assert len(task.validation) == 30
     assert task.original_size == 120
 
 
 def test_what_was_not_given_is_recorded(data):
-    options = api.prepare(*data, api.Options(size=3)).options
+    options = prepare(*data, Options(size=3)).options
     assert options.steps
     assert options.learning_rate
     assert options.augment == "none"
@@ -100,7 +102,7 @@ def test_what_was_not_given_is_recorded(data):
 
 def test_baselines_agree_on_what_they_score(data):
     x, y = data
-    task = api.prepare(x, y, api.Options(size=6))
+    task = prepare(x, y, Options(size=6))
     full = baselines.full_training_set(task, x, y)
     assert full.mean > 0.95
     assert baselines.full_training_set(task, x, y, reach=10) is None
@@ -135,13 +137,13 @@ def test_seeds_of_k_means_are_those_that_scipy_draws():
         ({"batch": 500}, "`batch` must be at most"),
         ({"steps": 0}, "`steps` must be at least 1"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
-        ({"corruption": 1.0}, "`corruption` must be a fraction in"),
-        ({"corruption": -0.1}, "`corruption` must be a fraction in"),
-        ({"ridge": -1.0}, "`ridge` must be zero or positive"),
+        ({"corruption": 1.0}, "`corruption` must be at least 0 and below 1"),
+        ({"corruption": -0.1}, "`corruption` must be at least 0"),
+        ({"ridge": -1.0}, "`ridge` must be at least 0"),
         ({"kernel": "rfb"}, "did you mean 'rbf'"),
         ({"labels": "learnt"}, "`labels` must be one of"),
-        ({"dtype": "float16"}, "`dtype` must be float32 or float64"),
-        ({"validation": 1.0}, "`validation` must be a fraction"),
+        ({"dtype": "float16"}, "`dtype` must be one of float32, float64"),
+        ({"validation": 1.0}, "`validation` must be at least 0 and below 1"),
         ({"schedule": "linear"}, "`schedule` must be one of"),
         ({"augment": "digits"}, "`augment` works on images"),
     ],

@@ -55,6 +55,7 @@ def on_command_line(schema: type) -> Any:
         annotated = Annotated[kind, option, parameter(option, defaults[name], **hidden)]
         fields.append((name, annotated, dataclasses.field(default=defaults[name])))
     made = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), frozen=True, kw_only=True)
+    made.__module__ = __name__  # cyclopts takes a class of the module `types` for one of Python's own
     return Parameter(name="*")(made)
 
 

@@ -6,7 +6,6 @@ A loop over pixels in Numba: the gathers that JAX makes of a warp took fifteen t
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from numba import njit
 
 from kip import machine
 from kip.data.checks import nearest
+from kip.threads import on_all_cores
 
 NAMES = ("none", "digits", "photos", "flips")
 
@@ -96,12 +96,10 @@ def named(name: str) -> Augment | None:
 
 
 def _on_all_cores(images: np.ndarray, draws: np.ndarray, out: np.ndarray) -> None:
-    """Augment `images` into `out`, a share to a core; the draws are made already, so the shares do not matter."""
-    cores = machine.cores()
-    share = max(1, -(-len(images) // cores))
+    """Augment `images` into `out`, one share per core; the draws are made already, so the shares do not matter."""
+    share = max(1, -(-len(images) // machine.cores()))
     parts = [slice(start, start + share) for start in range(0, len(images), share)]
-    with ThreadPoolExecutor(cores) as pool:
-        list(pool.map(lambda part: _augmented(images[part], draws[:, part], out[part]), parts))
+    list(on_all_cores(lambda part: _augmented(images[part], draws[:, part], out[part]), parts))
 
 
 @njit(nogil=True, cache=True)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
 from scipy import linalg
 
-from kip import machine
 from kip.data.checks import check_finite, nearest, point_shape
 from kip.data.scale import Seen
 from kip.sets import aligned_empty, same_array
+from kip.threads import on_all_cores
 
 STRENGTH = 1e-5
 """What ZCA adds to the eigenvalues of the covariance by default (Shankar et al.)."""
@@ -91,8 +90,7 @@ class Preprocess(abc.ABC):
             self._apply(raw[rows].reshape(rows.stop - rows.start, -1), out[rows])
 
         if self.threaded and out.size > THREADED_FROM:
-            with ThreadPoolExecutor(machine.cores()) as pool:
-                list(pool.map(work, _slices(len(raw))))
+            list(on_all_cores(work, _slices(len(raw))))
         else:
             list(map(work, _slices(len(raw))))
         return out.reshape(len(raw), *self.shape)

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import kip
-from kip import kip as algorithm
-from kip.stopping import within
+from kip import algorithm, learning
+from kip.options import Options
+from kip.plan import Pace
+from kip.task import prepare
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +25,44 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(120, 5)) + 3 * np.eye(3, 5)[y], y
 
 
-def test_a_time_budget_ends_the_run() -> None:
-    now = iter(range(100))
-    stop = within(3, lambda: next(now))
-    assert [stop() for _ in range(4)] == [False, False, True, True]
+def test_a_time_budget_ends_the_run(data) -> None:
+    task = prepare(*data, Options(size=3, steps=50, evaluate_every=10))
+    now = iter(range(1000))
+    seen: list[learning.Seen] = []
+    learned = learning.learn(task, task.initial(), [seen.append], budget=8, clock=lambda: float(next(now)))
+    assert learned.ended == learning.LATE
+    assert 0 < learned.state.step < 8
+    assert learned.seconds >= 8
+    assert [each.info.step for each in seen] == list(range(1, learned.state.step + 1))
+    assert [each.seconds for each in seen] == sorted(each.seconds for each in seen)
     with pytest.raises(ValueError, match="`time_budget` must be positive"):
-        within(0, lambda: 0.0)
+        kip.distill(*data, size=3, time_budget=0)
+
+
+def test_seconds_before_count_towards_the_budget(data) -> None:
+    task = prepare(*data, Options(size=3, steps=50))
+    learned = learning.learn(task, task.initial(), budget=5, before=100.0)
+    assert (learned.ended, learned.state.step) == (learning.LATE, 1)
+
+
+def test_a_run_ends_for_one_reason_and_can_be_continued(data) -> None:
+    task = prepare(*data, Options(size=3, steps=12, evaluate_every=5))
+    done = learning.learn(task, task.initial())
+    assert (done.ended, done.state.step) == (learning.DONE, 12)
+    seen: list[learning.Seen] = []
+    half = learning.learn(task, task.initial(), [seen.append], stop=lambda: seen[-1].info.step >= 7)
+    assert (half.ended, half.state.step, len(half.state.best)) == (learning.STOPPED, 7, 1)
+    rest = learning.learn(task, half.state)
+    np.testing.assert_array_equal(rest.checkpoint.x, done.checkpoint.x)
+    assert [each.entry["step"] for each in seen if "evaluated" in each.entry] == [5]
+
+
+def test_a_time_budget_chooses_the_steps(data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "paced", lambda task, budget: Pace(0.01, 0.0, 0.0, 0.0))
+    small = kip.distill(*data, size=3, time_budget=1.0)
+    assert small.config["steps"] == 60  # nine tenths of a second, less what the update takes to compile
+    assert small.config["evaluate_every"] == 3
+    assert kip.distill(*data, size=3, time_budget=100.0, steps=5).config["steps"] == 5
 
 
 def interrupt_at(step: int):
@@ -40,9 +74,9 @@ def interrupt_at(step: int):
 
 
 @pytest.mark.parametrize("labels", ["fixed", "learned", "solved"])
-@pytest.mark.parametrize("judge_every", [3, 50])
-def test_an_interrupted_set_is_that_of_a_run_stopped_there(data, labels: str, judge_every: int) -> None:
-    options = {"size": 3, "steps": 60, "labels": labels, "judge_every": judge_every, "judge_targets": 40}
+@pytest.mark.parametrize("evaluate_every", [3, 50])
+def test_an_interrupted_set_is_that_of_a_run_stopped_there(data, labels: str, evaluate_every: int) -> None:
+    options = {"size": 3, "steps": 60, "labels": labels, "evaluate_every": evaluate_every, "evaluate_targets": 40}
     with pytest.raises(kip.Interrupted) as caught:
         kip.distill(*data, **options, callback=interrupt_at(7))
     assert str(caught.value) == (
@@ -73,9 +107,9 @@ def test_an_interrupt_inside_a_step_leaves_the_state_before_it(data, monkeypatch
     assert caught.value.distilled == after.value.distilled
 
 
-@pytest.mark.parametrize("judge_every", [3, 50])
+@pytest.mark.parametrize("evaluate_every", [3, 50])
 def test_a_second_interrupt_gives_what_needs_no_evaluation(
-    data, judge_every: int, monkeypatch: pytest.MonkeyPatch
+    data, evaluate_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = []
 
@@ -88,8 +122,8 @@ def test_a_second_interrupt_gives_what_needs_no_evaluation(
 
     monkeypatch.setattr(algorithm, "finish", again)
     with pytest.raises(kip.Interrupted) as caught:
-        kip.distill(*data, size=3, steps=60, judge_every=judge_every, callback=callback)
-    best = states[-1].best[0] if judge_every == 3 else states[-1]
+        kip.distill(*data, size=3, steps=60, evaluate_every=evaluate_every, callback=callback)
+    best = states[-1].best[0] if evaluate_every == 3 else states[-1]
     np.testing.assert_array_equal(caught.value.distilled.x, best.x)
     np.testing.assert_array_equal(caught.value.distilled.y, best.y)
 
@@ -103,7 +137,7 @@ def test_an_interrupt_of_the_last_label_solve_keeps_what_was_learned(data, monke
 
     monkeypatch.setattr(algorithm, "publish", publish)
     with pytest.raises(kip.Interrupted, match="at step 20 of 20") as caught:
-        kip.distill(*data, size=3, steps=20, labels="solved", judge_targets=40)
+        kip.distill(*data, size=3, steps=20, labels="solved", evaluate_targets=40)
     assert len(calls) == 1  # it is not begun anew
     assert caught.value.distilled.score(*data) > 0.8
 
