@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and JSON is read with its size known beforehand."""
+"""Files are written whole or not at all, JSON is read with its size known beforehand, and locks exclude."""
 
 import errno
 import hashlib
@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,77 @@ def test_oversized_missing_and_special_files_are_refused_unread(tmp_path):
 
 def test_sha256_of_parts_is_that_of_the_whole():
     assert files.sha256(b"ab", memoryview(b"c"), b"") == hashlib.sha256(b"abc").hexdigest()
+
+
+HOLDER = """
+import pathlib, sys
+from kip import files
+with files.exclusive(pathlib.Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock."""
+    code = [sys.executable, "-c", HOLDER, str(tmp_path / "run" / ".lock")]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_names_its_holder_to_all_who_ask_and_ends_when_it_is_killed(tmp_path, holder):
+    path = tmp_path / "run" / ".lock"
+    for _ in range(2):  # asking must not erase the answer
+        with pytest.raises(BlockingIOError, match=f"locked by process {holder.pid}"), files.exclusive(path):
+            pass
+    holder.kill()
+    holder.wait()
+    with files.exclusive(path):
+        assert path.read_text() == str(os.getpid())
+
+
+def test_a_waiting_process_gets_the_lock_when_the_holder_is_done(tmp_path, holder):
+    timer = threading.Timer(0.2, holder.stdin.close)
+    timer.start()
+    with files.exclusive(tmp_path / "run" / ".lock", wait=True):
+        assert holder.wait(timeout=10) == 0
+    timer.join()
+
+
+def test_a_lock_is_released_after_an_error(tmp_path):
+    with pytest.raises(KeyError), files.exclusive(tmp_path / ".lock"):
+        raise KeyError
+    with files.exclusive(tmp_path / ".lock"):
+        pass
+
+
+def test_a_lock_whose_holder_is_unknown_is_refused_all_the_same(tmp_path, holder):
+    path = tmp_path / "run" / ".lock"
+    path.write_bytes(b"\xff")
+    with pytest.raises(BlockingIOError, match="locked by another process"), files.exclusive(path):
+        pass
+
+
+def refuse_locks(monkeypatch, number):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK])
+def test_a_folder_that_cannot_be_locked_is_used_with_a_warning(tmp_path, monkeypatch, number):
+    refuse_locks(monkeypatch, number)
+    warned = pytest.warns(UserWarning, match=r"cannot be locked .*; let no other process write")
+    with warned, files.exclusive(tmp_path / ".lock"):
+        (tmp_path / "result").touch()
+    assert (tmp_path / "result").exists()
+
+
+def test_a_broken_disk_is_no_missing_lock(tmp_path, monkeypatch):
+    refuse_locks(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)), files.exclusive(tmp_path / ".lock"):
+        pass

@@ -8,9 +8,12 @@ import hashlib
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 JSON_LIMIT = 64 * 2**20
 """A JSON file of ours larger than this is not one of ours."""
@@ -49,20 +52,40 @@ def write_atomic(path: Path, *parts: Bytes, flush: bool = True) -> None:
 def exclusive(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the system's lock on the file at `path`, which ends with this process however it ends.
 
-    Where another process holds it: wait for it, or BlockingIOError. The file says which process has it.
+    Where another process holds it: wait for it, or BlockingIOError, whose `strerror` names the process. Where the file
+    system has no locks: a warning, and no lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The substitute for a missing lock is a file that outlives a killed process.
+    lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
-        import fcntl
-    except ImportError:  # a system without it: go on, as one process at a time would
+        lock.acquire(blocking=wait)
+    except filelock.Timeout:
+        raise BlockingIOError(errno.EWOULDBLOCK, f"locked by {_holder(path)}", str(path)) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise
+        warnings.warn(
+            f"{path.parent} cannot be locked ({error.strerror}); let no other process write there meanwhile",
+            stacklevel=3,
+        )
         yield
         return
-    with path.open("a+", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    try:
+        # Where the file cannot be written while it is locked, as on Windows or a full disk, the lock has no name.
+        with contextlib.suppress(OSError):
+            path.write_text(str(os.getpid()), encoding="ascii")
         yield
+    finally:
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    try:
+        owner = path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        owner = ""
+    return f"process {owner}" if owner.isdecimal() else "another process"
 
 
 def remove_partials(folder: Path, name: str = "*") -> None:

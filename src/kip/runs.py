@@ -202,9 +202,9 @@ def _locked(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(exclusive(folder / LOCK))
-        except BlockingIOError:
-            owner = (folder / LOCK).read_text(encoding="ascii", errors="replace").strip()
-            by = f" (process {owner})" if owner.isdigit() else ""
-            raise BusyError(f"{folder} is being written by another run{by}; wait for it, or choose another") from None
+        except BlockingIOError as error:
+            raise BusyError(
+                f"{folder} is in use by another run ({error.strerror}); wait for it to end, or choose another folder"
+            ) from None
         remove_partials(folder)
         yield

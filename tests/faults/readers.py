@@ -146,14 +146,13 @@ def _resealed_checkpoint(folder: Path) -> Reader:
 
 
 def sealed(data: bytes) -> bytes:
-    """A file with the checksum of what is in it, as one who knows how it is made would have put it."""
-    opening, length = checkpoint._OPENING, int.from_bytes(data[:8], "little")
-    at = 8 + len(opening)
-    if data[8:at] != opening or length > len(data) - 8:
+    """A file with the checksum of its contents, as a stranger who knows how it is computed would write it."""
+    try:
+        begin, end = checkpoint._digest_place(data)
+    except checkpoint.DamagedError:
         return data
-    rest = data[at + checkpoint._DIGEST_LENGTH :]
-    digest = hashlib.sha256(data[:at] + rest).hexdigest().encode()
-    return data[:at] + digest + rest
+    digest = hashlib.sha256(data[:begin] + checkpoint._BLANK + data[end:]).hexdigest().encode()
+    return data[:begin] + digest + data[end:]
 
 
 def _parsed(*tokens: str) -> None:

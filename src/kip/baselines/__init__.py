@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import threadpoolctl
 
-from kip import large
-from kip.api import Task
-from kip.krr import accuracy, calm_threads
-from kip.labels import solve_labels
+from kip import conjugate_gradients
+from kip.krr import KernelRidge, accuracy
+from kip.label_solver import solve_labels
 from kip.sampling import Stream, allocate, balanced, generator
 from kip.sets import LabelledSet, class_counts
-from kip.stream import coefficients, predict
+
+if TYPE_CHECKING:
+    from kip.task import Task
+
+KMEANS_ITERATIONS = 50
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Test accuracies over draws, and the predicted label vectors of the last draw."""
+    """Test accuracies over draws, and the predicted label vectors of the last draw.
+
+    `residual` is that of an iterative solve that did not reach its tolerance; None where there is nothing to say.
+    """
 
     accuracies: tuple[float, ...]
     scores: np.ndarray
+    residual: float | None = None
 
     @property
     def mean(self) -> float:
@@ -44,7 +54,7 @@ def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: in
 
     def solved(draw: LabelledSet) -> LabelledSet:
         solution = solve_labels(
-            task.config.kernels, draw.x, task.problem.train, task.config.ridge, plan=task.config.plan
+            task.config.kernels, draw.x, task.problem.train, task.config.ridge, execution=task.config.execution
         )
         return LabelledSet(draw.x, solution.y)
 
@@ -53,38 +63,38 @@ def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: in
 
 def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
     """Centroids of k-means within each class, with that class's label."""
-    from scipy.cluster.vq import kmeans2  # scikit-learn's is no better here, and takes a second to import
-
-    train, classes = task.problem.train, task.problem.classes
-    shares = allocate(task.config.size, class_counts(task.problem.codes, classes))
-    centres, labels = [], []
-    for c in np.flatnonzero(shares):
-        rows = np.flatnonzero(task.problem.codes == c)
-        flat = train.x[rows].reshape(len(rows), -1)
-        rng = generator(task.options.seed, Stream.BASELINE, int(c))
-        with calm_threads(int(shares[c])):
-            found, _ = kmeans2(flat, _seeds(flat, int(shares[c]), rng), minit="matrix", iter=50)
-        centres.append(found.astype(train.x.dtype))
-        labels.append(np.repeat(train.y[rows].mean(axis=0, keepdims=True), shares[c], axis=0))
-    x = np.concatenate(centres).reshape(-1, *train.x.shape[1:])
-    scores = _scores(task, LabelledSet(x, np.concatenate(labels)), task.preprocess.apply(x_test))
+    problem = task.problem
+    support = centroids(problem.train, problem.codes, problem.classes, task.config.size, seed=task.options.seed)
+    scores = task.model(support).predict(task.preprocess.apply(x_test))
     return Outcome((accuracy(scores, codes),), scores)
 
 
-def _seeds(flat: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """The seeds of k-means++ that SciPy would draw; which measures all distances anew for each: hours for thousands."""
-    from scipy.spatial.distance import cdist
+def centroids(train: LabelledSet, codes: np.ndarray, classes: int, size: int, *, seed: int) -> LabelledSet:
+    """`size` centroids of k-means, as many per class as the class counts allow, with the mean label of their class."""
+    shares = allocate(size, class_counts(codes, classes))
+    parts = [
+        _class_centroids(train.take(np.flatnonzero(codes == c)), int(shares[c]), _seed(seed, int(c)))
+        for c in np.flatnonzero(shares)
+    ]
+    return LabelledSet(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
 
-    flat = np.asarray(flat, np.float64)
-    chosen = [int(rng.integers(len(flat)))]
-    nearest = np.full(len(flat), np.inf)
-    while len(chosen) < count:
-        np.minimum(nearest, cdist(flat[chosen[-1:]], flat, "sqeuclidean")[0], out=nearest)
-        total = nearest.sum()
-        # Where all points left are copies of seeds any will do.
-        drawn = np.searchsorted((nearest / total).cumsum(), rng.uniform()) if total > 0 else rng.integers(len(flat))
-        chosen.append(min(int(drawn), len(flat) - 1))
-    return flat[chosen]
+
+def _seed(seed: int, c: int) -> int:
+    return int(generator(seed, Stream.BASELINE, c).integers(2**31))
+
+
+def _class_centroids(members: LabelledSet, count: int, seed: int) -> LabelledSet:
+    from sklearn.cluster import KMeans  # here, since it takes a second to import
+    from sklearn.exceptions import ConvergenceWarning
+
+    flat = members.x.reshape(len(members), -1)
+    model = KMeans(count, n_init=1, max_iter=KMEANS_ITERATIONS, random_state=seed)
+    # Several threads add up their partial sums in whichever order they finish, and rounding would depend on it.
+    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # copies of a point give equal centroids, which is right
+        found = model.fit(flat).cluster_centers_
+    x = found.astype(members.x.dtype).reshape(count, *members.x.shape[1:])
+    return LabelledSet(x, np.repeat(members.y.mean(axis=0, keepdims=True), count, axis=0))
 
 
 def full_training_set(
@@ -92,7 +102,7 @@ def full_training_set(
     x_test: np.ndarray,
     codes: np.ndarray,
     *,
-    reach: int = large.DIRECT_LIMIT,
+    reach: int = conjugate_gradients.DIRECT_LIMIT,
     progress: Callable[[int, float], None] | None = None,
 ) -> Outcome | None:
     """KRR on the whole training set, A_D; None where it has more than `reach` points."""
@@ -100,13 +110,15 @@ def full_training_set(
     if len(train) > reach:
         return None
     x = task.preprocess.apply(x_test)
-    if len(train) <= large.DIRECT_LIMIT:
-        scores = _scores(task, train, x)
-    else:
-        kernels, ridge = task.config.kernels, task.config.ridge
-        fits = [(k, large.fit(k, train, ridge, progress=progress)) for k in kernels]
-        scores = np.mean([predict(k, train.x, fit.alpha, x, task.config.plan) for k, fit in fits], axis=0)
-    return Outcome((accuracy(scores, codes),), scores)
+    if len(train) <= conjugate_gradients.DIRECT_LIMIT:
+        scores = task.model(train).predict(x)
+        return Outcome((accuracy(scores, codes),), scores)
+    config = task.config
+    fits = [conjugate_gradients.fit(kernel, train, config.ridge, progress=progress) for kernel in config.kernels]
+    alphas = [fit.alpha for fit in fits]
+    scores = KernelRidge(config.kernels, train, config.ridge, config.execution, alphas).predict(x)
+    short = [fit.residual for fit in fits if not fit.converged]
+    return Outcome((accuracy(scores, codes),), scores, max(short, default=None))
 
 
 def _over_draws(
@@ -117,16 +129,6 @@ def _over_draws(
     for draw in range(draws):
         rng = generator(task.options.seed, Stream.BASELINE, draw)
         rows = balanced(task.problem.codes, task.problem.classes, task.config.size, key=rng)
-        scores = _scores(task, label(task.problem.train.take(rows)), x)
+        scores = task.model(label(task.problem.train.take(rows))).predict(x)
         accuracies.append(accuracy(scores, codes))
     return Outcome(tuple(accuracies), scores)
-
-
-def _scores(task: Task, support: LabelledSet, x: np.ndarray) -> np.ndarray:
-    """Predictions averaged over the family, as `DistilledSet.scores` has them."""
-    config = task.config
-    each = [
-        predict(k, support.x, coefficients(k, support.x, support.y, config.ridge), x, config.plan)
-        for k in config.kernels
-    ]
-    return np.mean(each, axis=0)

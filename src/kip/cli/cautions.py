@@ -51,6 +51,7 @@ def of_run(metrics: Mapping[str, Any], config: Mapping[str, Any], usual_steps: i
         _beaten(metrics, config, usual_steps),
         _large_labels(metrics, config, learned=usual_steps is not None),
         _idle(metrics, config, learned=usual_steps is not None),
+        _unconverged(metrics),
     ]
     return [sentence for sentence in found if sentence]
 
@@ -108,6 +109,16 @@ def _idle(metrics: Mapping[str, Any], config: Mapping[str, Any], *, learned: boo
     if not learned:
         return f"{words}; try --size {size - idle}, or a kernel that reaches further, such as fc1"
     return f"{words}; try {_either(_smaller_rate(config), *_smaller_labels(config))}"
+
+
+def _unconverged(metrics: Mapping[str, Any]) -> str:
+    residual = metrics["baselines"].get("full", {}).get("residual")
+    if residual is None:
+        return ""
+    return (
+        f"the model on the full training set did not converge (residual {residual:.1e}): ε compares with what it "
+        "reached; try a larger --ridge, or --dtype float64"
+    )
 
 
 def _smaller_rate(config: Mapping[str, Any]) -> str:
