@@ -14,7 +14,7 @@ from kip.data import load
 from kip.data.preprocess import restore
 from kip.files import sha256
 from kip.kernels.planes import PlanesKernel
-from kip.stream import predict
+from kip.krr import KernelRidge
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +174,8 @@ def of_counts(digits):
 
 def own_scores(small):
     """Scores of the support points, which have not been through raw space."""
-    kernel, alpha = small.kernels[0], small._alphas[0]
-    return predict(kernel, small.x, alpha, small.x)
+    assert small.model.support.x is small.x
+    return KernelRidge(small.kernels, small.model.support, small.ridge).predict(small.x)
 
 
 @pytest.mark.parametrize("factor", [None, 1.0, 1 / 255, 100.0])
