@@ -1,7 +1,8 @@
 """Gram matrices that take long: computed by tiles, shown as they go, and cached on disk so that a kill loses little.
 
 `CachedGram` wraps any kernel. A tile is keyed by its content (the kernel, the dtype and the points themselves), so a
-run that was killed or is repeated finds what it has, and a changed input finds nothing; a damaged file is computed again.
+run that was killed or is repeated finds what it has, and a changed input finds nothing; a damaged
+file is computed again.
 """
 
 from __future__ import annotations

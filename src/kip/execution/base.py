@@ -33,7 +33,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Targets of one tile. `mask` is 1 for targets and 0 for rows that fill up the last tile; None without such rows."""
+    """Targets of one tile. `mask` is 1 for targets and 0 for rows that fill up the last tile, or None where none do."""
 
     index: int
     x: Any
