@@ -88,8 +88,8 @@ def label_solve(
 ) -> DistilledSet:
     """Solve for the labels of natural points: a class-balanced subset of `size`, or the rows `support` of `x`.
 
-    Eq. (label_solve), minimum norm; jointly over a family of kernels. Takes `x`, `y`, `kernel` and `layout` as `distill`
-    does.
+    Eq. (label_solve), minimum norm; jointly over a family of kernels. `x`, `y`, `kernel` and `layout` are those of
+    `distill`.
 
     >>> import numpy as np, kip
     >>> x = np.random.default_rng(0).normal(size=(40, 3)) + 4 * np.repeat(np.eye(2, 3), 20, axis=0)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kip.options import Options
 
@@ -54,7 +54,7 @@ def resolve(options: Options, *, shape: tuple[int, ...], training: int, classes:
 
     `shape` is that of a raw point; `expensive` says that pairs of points cost much under one of the kernels.
     """
-    kind = options.kind or kind_of(shape)
+    kind: Any = options.kind or kind_of(shape)
     size = _or(options.size, max(10, classes))
     found = choose(training=training, size=size, kind=kind, expensive=expensive, purpose=options.purpose)
     steps = _or(options.steps, found.steps)
@@ -104,7 +104,7 @@ class Defaults:
     batch: int | None
     augment: str
     evaluate_targets: int = 10_000
-    labels: str = "auto"
+    labels: Literal["auto", "fixed"] = "auto"
 
 
 def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str = "kernels") -> Defaults:

@@ -143,7 +143,7 @@ class Options(SetOptions):
     start: Annotated[
         str | None,
         Option(
-            "Start from a distilled set, a run's folder: with another kernel, on more data, or larger, new points being "
+            "Start from a distilled set, a run's folder: with another kernel, on more data, or larger; new points are "
             "drawn from the training set.",
             LEARNING,
             none="points drawn from the training set",

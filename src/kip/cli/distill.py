@@ -245,7 +245,6 @@ def _say_plan(task: Task) -> None:
     options, n = task.options, len(task.problem.train)
     batch = task.config.batch or n
     augment = "" if options.augment == "none" else f", augmented ({options.augment})"
-    say(
-        f"distilling to {task.config.size} points: kernel {options.kernel}, labels {options.labels}, seed {options.seed}"
-    )
+    how = f"kernel {options.kernel}, labels {options.labels}, seed {options.seed}"
+    say(f"distilling to {task.config.size} points: {how}")
     say(f"{options.steps:,} steps of {batch:,} targets{augment}, rate {options.learning_rate:g} ({options.schedule})")

@@ -31,28 +31,30 @@ NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 def parameter(option: Option, default: Any = None, **more: Any) -> Parameter:
     """An option as cyclopts takes it, with its default in its help."""
-    usual = (
-        option.none
-        if default is None
-        else None
-        if isinstance(default, bool)
-        else f"{default:g}"
-        if isinstance(default, float)
-        else default
-    )
+    usual = option.none if default is None else _shown(default)
     words = option.help if usual is None else f"{option.help} (default: {usual})"
-    names = {"name": option.names} if option.names else {}
-    shown = {"metavar": option.metavar} if option.metavar else {}
-    return Parameter(group=GROUPS[option.group], help=words, show_default=False, negative="", **names, **shown, **more)
+    more |= {"name": option.names} if option.names else {}
+    more |= {"metavar": option.metavar} if option.metavar else {}
+    return Parameter(group=GROUPS[option.group], help=words, show_default=False, negative="", **more)
+
+
+def _shown(default: Any) -> str | None:
+    """A default for people; a flag that is off needs none."""
+    if isinstance(default, bool):
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+_annotated: Any = Annotated  # for mypy, which takes only types that it can read
 
 
 def on_command_line(schema: type) -> Any:
     """A schema whose fields are parameters of the command line, in groups; an instance is one of the schema."""
     defaults = {field.name: field.default for field in dataclasses.fields(schema)}
-    fields = []
+    fields: list[Any] = []
     for name, kind, option in declared(schema):
         hidden = {"parse": False} if option.python else {}
-        annotated = Annotated[kind, option, parameter(option, defaults[name], **hidden)]
+        annotated: Any = _annotated[kind, option, parameter(option, defaults[name], **hidden)]
         fields.append((name, annotated, dataclasses.field(default=defaults[name])))
     made = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), frozen=True, kw_only=True)
     made.__module__ = __name__  # cyclopts takes a class of the module `types` for one of Python's own
@@ -60,7 +62,10 @@ def on_command_line(schema: type) -> Any:
 
 
 if TYPE_CHECKING:
-    DataArguments, SetArguments, Arguments, RunArguments = DataOptions, SetOptions, Options, RunOptions
+    DataArguments = DataOptions
+    SetArguments = SetOptions
+    Arguments = Options
+    RunArguments = RunOptions
 else:
     DataArguments, SetArguments = on_command_line(DataOptions), on_command_line(SetOptions)
     Arguments, RunArguments = on_command_line(Options), on_command_line(RunOptions)
@@ -77,10 +82,11 @@ CONFIG_HELP, CACHE_HELP, FIT_HELP, SKIP_UNREADABLE_HELP = (
 
 def spelt(name: str) -> str:
     """An option as it is written on the command line."""
-    names = {
-        known: option.names for schema in (DataOptions, Options, RunOptions) for known, _, option in declared(schema)
-    }
-    return (names.get(name) and names[name][0]) or "--" + name.replace("_", "-")
+    for schema in (DataOptions, Options, RunOptions):
+        for known, _, option in declared(schema):
+            if known == name and option.names:
+                return option.names[0]
+    return "--" + name.replace("_", "-")
 
 
 def check(*groups: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -60,7 +60,7 @@ TILE_MULTIPLE = 16
 class Execution:
     """How passes are run: the executor (default: threads of this process), the memory, and a tile size if wanted."""
 
-    executor: Executor | None = field(default=None, compare=False)
+    executor: Executor | device.Device | None = field(default=None, compare=False)
     memory: int = DEFAULT_MEMORY
     tile: int | None = None
 
