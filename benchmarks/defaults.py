@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from kip.stream import coefficients, predict
 
 from kip import __version__, api
 from kip import kip as algorithm
@@ -28,7 +29,6 @@ from kip.cli.cautions import idle_points
 from kip.data import Dataset, load
 from kip.files import write_json
 from kip.krr import accuracy
-from kip.stream import coefficients, predict
 
 
 @dataclass(frozen=True)

@@ -180,10 +180,9 @@ def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequ
     options = defaults.resolve(
         own.recorded(options), shape=shape, training=len(rows), classes=len(names), expensive=expensive
     )
-    labels: Any = algorithm.choose_labels(
-        options.labels, size=options.size or 0, batch=options.batch, targets=len(rows)
-    )
-    options = dataclasses.replace(options, labels=labels)
+    assert options.size is not None
+    how: Any = algorithm.choose_labels(options.labels, size=options.size, batch=options.batch, targets=len(rows))
+    options = dataclasses.replace(options, labels=how)
     config = _config(options, kernels, own)
     _check_sizes(options, codes[rows], len(names))
     if options.augment != "none" and len(shape) == 1:

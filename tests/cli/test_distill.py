@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kip.kip import DivergedError
 from PIL import Image
 
 import kip
 from kip import runs
 from kip.cli import learning, main
 from kip.data import load
-from kip.kip import DivergedError
 
 QUICK = ["--steps", "6", "--judge-every", "2"]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kip.grams import Kept, Store
 from rich.console import Console
 
 import kip
 from kip.cli import main, progress
 from kip.cli.watch import GRAMS, Watch
-from kip.grams import Kept, Store
 from kip.kernels.planes_cpu import NumbaPlanesKernel
 
 SOLVE = ["label-solve", "--kernel", "conv2:nngp", "--size", "10", "--targets", "600", "--draws", "0"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kip.stream import coefficients
 
 from kip import large
 from kip.data import Dataset, load
@@ -19,7 +20,6 @@ from kip.paper.recipes import Cell
 from kip.paper.running import Context, StoppedError, solving
 from kip.paper.running.subsets import order
 from kip.sets import one_hot
-from kip.stream import coefficients
 
 
 @functools.cache

@@ -92,13 +92,16 @@ class Execution:
         if executor is None and kernel.traceable and not on_cpu():
             executor = device.of((device.default_device(),))
         if isinstance(executor, device.Device):
+            if not kernel.traceable:
+                raise ValueError(f"kernel '{kernel.spec}' cannot run on a device; build it with engine='jax'")
             return executor.begin(kernel, x_support, targets, rows)
         executor = executor or Threads(self.threads(*about, rows, itemsize))
         return Pass(kernel.bind(x_support), Tiles(targets.x, targets.y, rows), executor, self.memory)
 
     def on_host(self) -> Execution:
-        """The same without a device: for passes whose tiles are dense algebra on the host."""
-        return replace(self, executor=serial) if isinstance(self.executor, device.Device) else self
+        """The same with tiles visited on the host: for passes whose tiles are dense algebra there."""
+        elsewhere = not on_cpu() if self.executor is None else isinstance(self.executor, device.Device)
+        return replace(self, executor=serial) if elsewhere else self
 
 
 DEFAULT = Execution()

@@ -95,10 +95,6 @@ class Shared:
     kept: KeptTiles | None = field(default=None)
 
 
-jax.tree_util.register_dataclass(Tiles, data_fields=["x", "y"], meta_fields=["rows"])
-jax.tree_util.register_dataclass(Shared, data_fields=["bound", "tiles", "alpha"], meta_fields=["kept"])
-
-
 def add(left: Any, right: Any) -> Any:
     """The sum of two pytrees of arrays, in float64; it overwrites the left one."""
     return jax.tree.map(_sum, left, right)

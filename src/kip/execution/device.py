@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -217,8 +217,3 @@ def default_device() -> jax.Device:
 def of(devices: tuple[jax.Device, ...]) -> Device:
     """The executor of these devices: one for as long as the process lives, since it keeps training sets there."""
     return Device(devices)
-
-
-def all_like(device: jax.Device) -> Sequence[jax.Device]:
-    """Every device of the same platform."""
-    return jax.devices(device.platform)
