@@ -22,6 +22,7 @@ from kip.gradients import Gradients, gradients, solved_gradients
 from kip.kernels.base import Kernel, Params, precision
 from kip.krr import KernelRidge, Ridge, RidgeError
 from kip.label_solver import solve_labels
+from kip.options import Options
 from kip.sampling import Stream, allocate, balanced, generator
 from kip.sets import LabelledSet, Selection, check_points, check_targets, class_counts, one_hot
 from kip.threads import blas_threads_for
@@ -31,9 +32,6 @@ INITS = ("image", "noise")
 
 SOLVED_FACTOR = 5
 """`solved` needs this many targets per support point in a batch; with fewer, labels fit the batch, not the data."""
-
-DEFAULT_DAMPING = 1e-9
-"""Enough to keep solved labels finite where float32 no longer tells support points apart, and no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +57,13 @@ class Config:
     steps: int
     optimiser: optax.GradientTransformation
     labels: str = "learned"
-    init: str = "image"
+    init: str = Options.init
     batch: int | None = None
     support_batch: int | None = None
-    learn_kernel: bool = False
+    learn_kernel: bool = Options.learn_kernel
     corruption: Corruption = Corruption()
     ridge: Ridge = Ridge()
-    damping: float = DEFAULT_DAMPING
+    damping: float = Options.damping
     evaluate_every: int = 50
     evaluate_targets: int = 10_000
     patience: int | None = None

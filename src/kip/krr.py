@@ -17,10 +17,11 @@ import scipy.linalg
 
 from kip.execution import DEFAULT, Execution, Shared, concatenate
 from kip.kernels.base import Kernel
+from kip.options import SetOptions
 from kip.sets import LabelledSet, unlabelled
 from kip.threads import blas_threads_for
 
-DEFAULT_RIDGE = 1e-6
+DEFAULT_RIDGE = SetOptions.ridge
 
 
 class RidgeError(ValueError):

@@ -178,6 +178,7 @@ class Options(SetOptions):
             metavar="NAME",
         ),
     ] = None
+    # Enough to keep solved labels finite where float32 no longer tells support points apart, and no more.
     damping: Annotated[float, Option("μ, which keeps solved labels small.", OPTIMISATION, at_least=0)] = 1e-9
     patience: Annotated[
         int | None,

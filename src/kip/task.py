@@ -242,33 +242,22 @@ def split(codes: np.ndarray, classes: int, options: Options) -> tuple[np.ndarray
 
 
 def _config(options: Options, kernels: tuple[Kernel, ...], own: Own) -> Config:
-    """The options as the objects that Algorithm 1 works with."""
-    assert options.size is not None
+    """The options as the objects that Algorithm 1 works with; those that are plain values go over by name."""
     assert options.steps is not None
     assert options.learning_rate is not None
-    assert options.evaluate_every is not None
-    assert options.evaluate_targets is not None
+    names = {field.name for field in dataclasses.fields(Config)}
+    plain = {name: value for name, value in vars(options).items() if name in names}
     optimiser = own.optimiser
     if optimiser is None:
         optimiser = algorithm.adam(options.learning_rate, options.steps, decay=options.schedule == "cosine")
-    return Config(
-        kernels=kernels,
-        size=options.size,
-        steps=options.steps,
-        optimiser=optimiser,
-        labels=options.labels,
-        init=options.init,
-        batch=options.batch,
-        support_batch=options.support_batch,
-        learn_kernel=options.learn_kernel,
-        corruption=Corruption(options.corruption, options.fill, options.by_pixel),
-        ridge=Ridge(options.ridge, not options.plain_ridge),
-        damping=options.damping,
-        evaluate_every=options.evaluate_every,
-        evaluate_targets=options.evaluate_targets,
-        patience=options.patience,
-        execution=own.execution,
-    )
+    objects = {
+        "kernels": kernels,
+        "optimiser": optimiser,
+        "corruption": Corruption(options.corruption, options.fill, options.by_pixel),
+        "ridge": Ridge(options.ridge, not options.plain_ridge),
+        "execution": own.execution,
+    }
+    return Config(**{**plain, **objects})
 
 
 def _augmentation(
