@@ -226,7 +226,7 @@ def _check(problem: Problem, config: Config) -> None:
     check_targets(problem.train.y, n, "train.y")
     codes = np.asarray(problem.codes)
     if codes.shape != (n,) or codes.dtype.kind not in "iu":
-        raise ValueError(f"`codes` must be {n} integers, one a point; got shape {codes.shape}, dtype {codes.dtype}")
+        raise ValueError(f"`codes` must be {n} integers, one per point; got shape {codes.shape}, dtype {codes.dtype}")
     if codes.min() < 0 or codes.max() >= problem.classes:
         raise ValueError(
             f"`codes` must lie in 0 … {problem.classes - 1}, the classes; got {codes.min()} … {codes.max()}"
@@ -460,5 +460,5 @@ def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> Labelle
 
 
 def adam(learning_rate: float, steps: int, *, decay: bool = True) -> optax.GradientTransformation:
-    """Adam with the rate decayed to zero along a cosine, or held constant as in the paper."""
+    """Adam with the rate decayed to zero along a cosine, or constant as in the paper."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, steps) if decay else learning_rate)

@@ -296,7 +296,7 @@ def _check_version(path: Path, about: Mapping[str, str], say: Callable[[str], ob
         f"{name} {about.get(name)} (here {here})" for name, here in _versions().items() if about.get(name) != here
     ]
     if others:
-        say(f"{path} was written with {', '.join(others)}; the run can go on, but may differ in the last bits")
+        say(f"{path} was written with {', '.join(others)}; the run can continue, but may differ in the last bits")
 
 
 def _check_identity(path: Path, about: Mapping[str, str], identity: Mapping[str, Any]) -> None:
@@ -343,7 +343,7 @@ def _restored(path: Path, arrays: Mapping[str, np.ndarray], template: State) -> 
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
             raise ValueError(
-                f"{path} cannot go on: it has {there.get(name, 'nothing')} as {name}, where this run has "
+                f"{path} cannot be continued: it has {there.get(name, 'nothing')} as {name}, where this run has "
                 f"{here.get(name, 'nothing')}. Resume with the same optimiser, or begin anew in another folder"
             )
     leaves, structure = jax.tree.flatten(expected)

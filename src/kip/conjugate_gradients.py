@@ -125,7 +125,7 @@ def fit(
     """Solve (K + ridge·I) α = y until ‖(K + ridge·I) α − y‖ ≤ tolerance·‖y‖ for every label column.
 
     `progress` sees the iteration and the largest relative residual. A fit that stops at `most_iterations` says so.
-    `keep` is given α after each iteration; a later fit with that `start` goes on from there.
+    `keep` is given α after each iteration; a later fit with that `start` continues from there.
     """
     if ridge.value == 0:
         raise ValueError("`ridge` must be positive for an iterative solve; use 1e-6, or a smaller training set")

@@ -38,7 +38,7 @@ def strong(f: np.ndarray, f_tilde: np.ndarray, loss: Loss = "zero-one") -> float
 
 @dataclass(frozen=True)
 class Compression:
-    """|D|/|D̃|, which means nothing without the ε it is had at (None where the model on D is out of reach)."""
+    """|D|/|D̃|, which means nothing without its ε (None where the model on D is out of reach)."""
 
     ratio: float
     epsilon: float | None

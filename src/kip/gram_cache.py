@@ -82,13 +82,13 @@ class Store:
     def _stop(self, why: str) -> None:
         self.full = True
         if self.say is not None:
-            self.say(f"  (kernel values are no longer kept in {self.folder}: {why}; computing goes on)")
+            self.say(f"  (kernel values are no longer kept in {self.folder}: {why}; computing continues)")
 
 
 class CachedGram(Kernel):
     """A kernel whose Gram matrices are computed tile by tile and kept in `store` (None: only watched).
 
-    `progress(pairs, fresh)` is told after each tile how many pairs it had, and whether they were computed or found;
+    `progress(pairs, fresh)` is told after each tile how many pairs it holds, and whether they were computed or found;
     what it raises stops the computation there. `tile` is rows and columns; None leaves a Gram matrix whole.
 
     >>> import numpy as np, kip

@@ -68,7 +68,7 @@ class Ridged:
         return float(np.vdot(alpha, self.times(alpha)))
 
     def quadratic_cotangent(self, alpha: np.ndarray) -> np.ndarray:
-        """Cotangent of K_ss for ½⟨α, A α⟩ with α held fixed: ½ααᵀ, and the ridge's trace term."""
+        """Cotangent of K_ss for ½⟨α, A α⟩ with α fixed: ½ααᵀ, and the ridge's trace term."""
         return self._with_trace_term(0.5 * alpha @ alpha.T, 0.5 * float(np.vdot(alpha, alpha)))
 
     def _with_trace_term(self, k_bar: np.ndarray, a_bar_trace: float) -> np.ndarray:

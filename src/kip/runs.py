@@ -1,6 +1,6 @@
 """The run folder: its name, the lock on it, and the files a run writes beside the distilled set.
 
-`config.json` (how it was asked for), `history.jsonl` (a line a step, as it goes), `metrics.json` (what was measured).
+`config.json` (how it was asked for), `history.jsonl` (one line per step, as it goes), `metrics.json` (what was measured).
 The last is written last: a folder that holds it is finished, and no run writes there again.
 """
 
@@ -42,12 +42,12 @@ def run_name(data: str, kernel: str, size: int, seed: int, *, kind: str = "") ->
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run has been completed here; one that was interrupted has measurements, and checkpoints to go on."""
+    """Whether a run has been completed here; one that was interrupted has measurements, and checkpoints to continue from."""
     return (folder / METRICS).exists() and not (folder / CHECKPOINTS).exists()
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether there is something here that a new run must not write over: results, or checkpoints to go on from."""
+    """Whether there is something here that a new run must not write over: results, or checkpoints to continue from."""
     return any((folder / name).exists() for name in (METRICS, DESCRIPTION, CHECKPOINTS))
 
 
@@ -191,7 +191,7 @@ def check_free(out: Path) -> None:
     if is_finished(out):
         raise ValueError(f"`--out` {out} holds a finished run, which is never overwritten; choose another folder")
     if (out / CHECKPOINTS).exists():
-        raise ValueError(f"`--out` {out} holds an unfinished run; add --resume to go on with it, or choose another")
+        raise ValueError(f"`--out` {out} holds an unfinished run; add --resume to continue it, or choose another")
     if (out / DESCRIPTION).exists():
         raise ValueError(f"`--out` {out} holds a distilled set, which is never overwritten; choose another folder")
 

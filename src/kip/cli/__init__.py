@@ -21,7 +21,7 @@ from kip._version import __version__
 from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, reproduce, transfer
 
 BAD_INPUT, FAILED = 2, 1
-FULL_DISK = "; free some space, and go on with `--resume` where a checkpoint was kept"
+FULL_DISK = "; free some space, and continue with `--resume` where a checkpoint was kept"
 
 
 def build(config: Sequence[Any] = ()) -> App:

@@ -1,4 +1,4 @@
-"""What is seen while a run goes on, and how it is asked to stop."""
+"""What is shown while a run is under way, and how it is asked to stop."""
 
 from __future__ import annotations
 

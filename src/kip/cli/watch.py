@@ -22,7 +22,7 @@ from kip.kernels import Kernel
 from kip.task import Task
 
 GRAMS = "grams"
-"""The folder in that of a run where tiles are kept while it goes on."""
+"""The folder in that of a run where tiles are kept until it ends."""
 
 
 def is_slow(task: Task) -> bool:

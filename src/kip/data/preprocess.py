@@ -159,7 +159,7 @@ class Identity(Preprocess):
 
 @final
 class Standardise(Preprocess):
-    """(x − mean)/std with one mean and deviation a channel of images, one a column of vectors.
+    """(x − mean)/std with one mean and deviation per channel of images, or per column of vectors.
 
     Constant channels and columns have a deviation of 1.
     """
@@ -190,7 +190,7 @@ class Standardise(Preprocess):
         return cls(mean, std, **options)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Give the means and deviations, one a channel or column."""
+        """Give the means and deviations, one per channel or column."""
         return {"mean": self.mean, "std": self.std}
 
     def _apply(self, tile: np.ndarray, out: np.ndarray) -> None:
