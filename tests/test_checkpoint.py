@@ -413,7 +413,7 @@ def test_another_version_says_whether_it_can_go_on(damage, monkeypatch):
     state, said = damage.latest(sealed(older, payload))
     assert state.step == 2
     assert "written with kip 0.0.9" in said[0]
-    assert "can go on" in said[0]
+    assert "can continue" in said[0]
     newer = lie(header, lambda h: h["__metadata__"].update(schema="3", kip="3.1"))
     with pytest.raises(ValueError, match=r"by kip 3\.1 with a newer format .* finish the run with the version that"):
         damage.latest(sealed(newer, payload))

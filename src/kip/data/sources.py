@@ -7,7 +7,6 @@ and a data set appears in the cache whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
@@ -15,13 +14,14 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from kip.data import registries
 from kip.data.checks import nearest
+from kip.files import exclusive
 
 Say = Callable[[str], object]
 
@@ -147,7 +147,7 @@ def fetch(name: str, *, source: str | None = None, cache: Path | None = None, sa
         return folder
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f".{name}.lock"):
+        with exclusive(cache / f".{name}.lock", wait=True):
             if not available(name, cache=cache):  # another process may have fetched it meanwhile
                 _fetch(name, spec, source, cache, say)
     except OSError as error:
@@ -288,16 +288,3 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with its process; where the platform has none, go on without."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
