@@ -1,7 +1,7 @@
 """The run folder: its name, the lock on it, and the files a run writes beside the distilled set.
 
-`config.json` (how it was asked for), `history.jsonl` (one line per step, as it goes), `metrics.json` (what was measured).
-The last is written last: a folder that holds it is finished, and no run writes there again.
+`config.json` (how it was asked for), `history.jsonl` (one line per step), `metrics.json` (what was measured). The last
+is written last: a folder that holds it is finished, and no run writes there again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run_name(data: str, kernel: str, size: int, seed: int, *, kind: str = "") ->
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run has been completed here; one that was interrupted has measurements, and checkpoints to continue from."""
+    """Whether a run has been completed here; an interrupted one has measurements too, but also checkpoints."""
     return (folder / METRICS).exists() and not (folder / CHECKPOINTS).exists()
 
 
