@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kip.api import distill, label_solve
     from kip.artefact import DistilledSet, load
     from kip.kernels import family, kernel
-    from kip.stopping import Interrupted
+    from kip.learning import Interrupted
 
 __all__ = ["DistilledSet", "Interrupted", "__version__", "distill", "family", "kernel", "label_solve", "load"]
 
 _HOMES = {
     "DistilledSet": "kip.artefact",
-    "Interrupted": "kip.stopping",
+    "Interrupted": "kip.learning",
     "distill": "kip.api",
     "family": "kip.kernels",
     "kernel": "kip.kernels",

@@ -26,10 +26,10 @@ import numpy as np
 import optax
 
 from kip._version import __version__
+from kip.algorithm import Checkpoint, State
 from kip.data.checks import check_memory, megabytes, memory_limit
 from kip.files import flush_folder, remove_partials, sha256, write_atomic
 from kip.kernels.base import precision
-from kip.kip import Checkpoint, State
 
 SCHEMA = 1
 KEPT = 2
@@ -133,7 +133,7 @@ def latest(
 ) -> State | None:
     """The state of the newest checkpoint in `folder` that is whole, to the bit; None where there is none.
 
-    `template` is a fresh state of the same run (`kip.kip.init`): it gives the optimiser's tree, and the shapes and
+    `template` is a fresh state of the same run (`kip.algorithm.init`): it gives the optimiser's tree, and the shapes and
     dtypes there must be. Damaged files are passed over and told of through `say`. A checkpoint that is whole but
     belongs to other settings, or cannot be read by this version, is a ValueError that shows the difference.
     """
@@ -243,7 +243,7 @@ def _failure(path: Path, size: int, error: OSError) -> str:
 
 def _tree(state: State) -> _Tree:
     best = tuple(_Best(np.float64(c.loss), np.int64(c.step), c.x, c.y, c.log_params) for c in state.best)
-    judged = np.asarray(state.judged, np.float64)
+    judged = np.asarray(state.evaluated, np.float64)
     return _Tree(state.x, state.y, state.log_params, state.mask, state.opt_state, best, judged)
 
 
