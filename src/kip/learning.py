@@ -1,4 +1,4 @@
-"""A distillation from its first step to the set it publishes: one loop for the library, the command line and recipes."""
+"""A distillation from its first step to its published set: one loop for the library, the command line and recipes."""
 
 from __future__ import annotations
 
@@ -45,12 +45,18 @@ Watcher = Callable[[Seen], object]
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What learning came to: the checkpoint to publish, why it ended, the state to continue from, and the seconds."""
+    """What learning came to: the checkpoint to publish, why it ended, the state to continue from, and the seconds.
+
+    `end` is the state with its support set evaluated, whatever the schedule: its `best` are what may be published.
+    `why` says more of a divergence.
+    """
 
     checkpoint: Checkpoint
     ended: str
     state: State
     seconds: float
+    end: State
+    why: str = ""
 
 
 def learn(
@@ -93,9 +99,9 @@ def learn(
     try:
         end = algorithm.run(task.problem, task.config, state, callback=seen, stop=lambda: stopped() or late())
     except DivergedError as error:
-        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds())
-    # To continue from is what the last step left: `end` may have been evaluated off schedule, unlike in an unbroken run.
-    return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds())
+        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds(), error.state, str(error))
+    # What the last step left is continued from: `end` may have been evaluated off schedule, unlike an unbroken run.
+    return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds(), end)
 
 
 def _never() -> bool:
