@@ -7,21 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kip import large
-from kip.api import Task
-from kip.krr import accuracy, calm_threads
-from kip.labels import solve_labels
+from kip import conjugate_gradients
+from kip.krr import KernelRidge, accuracy
+from kip.label_solver import solve_labels
 from kip.sampling import Stream, allocate, balanced, generator
 from kip.sets import LabelledSet, class_counts
-from kip.stream import coefficients, predict
+from kip.task import Task
+from kip.threads import blas_threads_for
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Test accuracies over draws, and the predicted label vectors of the last draw."""
+    """Test accuracies over draws, and the predicted label vectors of the last draw.
+
+    Where a model is too large to factorise, `residual` is the largest relative residual of its iterative solve, and
+    `converged` whether that is what was asked for.
+    """
 
     accuracies: tuple[float, ...]
     scores: np.ndarray
+    converged: bool = True
+    residual: float | None = None
 
     @property
     def mean(self) -> float:
@@ -43,9 +49,8 @@ def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: in
     """The same subsets with labels solved on the training set."""
 
     def solved(draw: LabelledSet) -> LabelledSet:
-        solution = solve_labels(
-            task.config.kernels, draw.x, task.problem.train, task.config.ridge, plan=task.config.plan
-        )
+        config = task.config
+        solution = solve_labels(config.kernels, draw.x, task.problem.train, config.ridge, execution=config.execution)
         return LabelledSet(draw.x, solution.y)
 
     return _over_draws(task, x_test, codes, draws, solved)
@@ -62,12 +67,12 @@ def kmeans(task: Task, x_test: np.ndarray, codes: np.ndarray) -> Outcome:
         rows = np.flatnonzero(task.problem.codes == c)
         flat = train.x[rows].reshape(len(rows), -1)
         rng = generator(task.options.seed, Stream.BASELINE, int(c))
-        with calm_threads(int(shares[c])):
+        with blas_threads_for(int(shares[c])):
             found, _ = kmeans2(flat, _seeds(flat, int(shares[c]), rng), minit="matrix", iter=50)
         centres.append(found.astype(train.x.dtype))
         labels.append(np.repeat(train.y[rows].mean(axis=0, keepdims=True), shares[c], axis=0))
     x = np.concatenate(centres).reshape(-1, *train.x.shape[1:])
-    scores = _scores(task, LabelledSet(x, np.concatenate(labels)), task.preprocess.apply(x_test))
+    scores = task.model(LabelledSet(x, np.concatenate(labels))).predict(task.preprocess.apply(x_test))
     return Outcome((accuracy(scores, codes),), scores)
 
 
@@ -92,21 +97,22 @@ def full_training_set(
     x_test: np.ndarray,
     codes: np.ndarray,
     *,
-    reach: int = large.DIRECT_LIMIT,
+    reach: int = conjugate_gradients.DIRECT_LIMIT,
     progress: Callable[[int, float], None] | None = None,
 ) -> Outcome | None:
     """KRR on the whole training set, A_D; None where it has more than `reach` points."""
-    train = task.problem.train
+    train, config = task.problem.train, task.config
     if len(train) > reach:
         return None
     x = task.preprocess.apply(x_test)
-    if len(train) <= large.DIRECT_LIMIT:
-        scores = _scores(task, train, x)
-    else:
-        kernels, ridge = task.config.kernels, task.config.ridge
-        fits = [(k, large.fit(k, train, ridge, progress=progress)) for k in kernels]
-        scores = np.mean([predict(k, train.x, fit.alpha, x, task.config.plan) for k, fit in fits], axis=0)
-    return Outcome((accuracy(scores, codes),), scores)
+    if len(train) <= conjugate_gradients.DIRECT_LIMIT:
+        scores = task.model(train).predict(x)
+        return Outcome((accuracy(scores, codes),), scores)
+    fits = [conjugate_gradients.fit(kernel, train, config.ridge, progress=progress) for kernel in config.kernels]
+    solved = [fit.alpha for fit in fits]
+    scores = KernelRidge(config.kernels, train, config.ridge, config.execution, solved).predict(x)
+    converged, residual = all(fit.converged for fit in fits), max(fit.residual for fit in fits)
+    return Outcome((accuracy(scores, codes),), scores, converged, residual)
 
 
 def _over_draws(
@@ -117,16 +123,6 @@ def _over_draws(
     for draw in range(draws):
         rng = generator(task.options.seed, Stream.BASELINE, draw)
         rows = balanced(task.problem.codes, task.problem.classes, task.config.size, key=rng)
-        scores = _scores(task, label(task.problem.train.take(rows)), x)
+        scores = task.model(label(task.problem.train.take(rows))).predict(x)
         accuracies.append(accuracy(scores, codes))
     return Outcome(tuple(accuracies), scores)
-
-
-def _scores(task: Task, support: LabelledSet, x: np.ndarray) -> np.ndarray:
-    """Predictions averaged over the family, as `DistilledSet.scores` has them."""
-    config = task.config
-    each = [
-        predict(k, support.x, coefficients(k, support.x, support.y, config.ridge), x, config.plan)
-        for k in config.kernels
-    ]
-    return np.mean(each, axis=0)
