@@ -133,8 +133,8 @@ def latest(
 ) -> State | None:
     """The state of the newest checkpoint in `folder` that is whole, to the bit; None where there is none.
 
-    `template` is a fresh state of the same run (`kip.algorithm.init`): it gives the optimiser's tree, and the shapes and
-    dtypes there must be. Damaged files are passed over and told of through `say`. A checkpoint that is whole but
+    `template` is a fresh state of the same run (`kip.algorithm.init`): it gives the optimiser's tree, and the shapes
+    and dtypes there must be. Damaged files are passed over and told of through `say`. A checkpoint that is whole but
     belongs to other settings, or cannot be read by this version, is a ValueError that shows the difference.
     """
     paths = _checkpoints(Path(folder))
