@@ -16,19 +16,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from kip.stream import coefficients, predict
 
-from kip import __version__, api
-from kip import kip as algorithm
+from kip import __version__, learning
 from kip.cli.cautions import idle_points
 from kip.data import Dataset, load
 from kip.files import write_json
-from kip.krr import accuracy
+from kip.options import Options
+from kip.sets import LabelledSet
+from kip.task import prepare
 
 
 @dataclass(frozen=True)
@@ -126,25 +125,23 @@ each other, though the table ranks all settings of a size."""
 def measure(data: str, size: int, setting: dict, seed: int) -> dict:
     case = CASES[data]
     dataset = case.load()
-    options = api.Options(size=size, seed=seed, validation=case.validation, targets=case.targets, **setting)
-    task = api.prepare(dataset.x_train, dataset.y_train, options, kind=dataset.kind)
-    start = time.perf_counter()
-    state = algorithm.run(task.problem, task.config, algorithm.init(task.problem, task.config, key=seed))
-    seconds = time.perf_counter() - start
-    small = api.assemble(task, state.best[0])
-    (kernel,) = small.kernels
-    alpha = coefficients(kernel, small.x, small.y, small.ridge)
-    scores = predict(kernel, small.x, alpha, task.validation.x)
+    options = Options(
+        size=size, seed=seed, validation=case.validation, targets=case.targets, kind=dataset.kind, **setting
+    )
+    task = prepare(dataset.x_train, dataset.y_train, options)
+    learned = learning.learn(task, task.initial())
+    small = task.published(learned.checkpoint)
+    model = task.model(LabelledSet(small.x, small.y), small.kernels)
     return {
         "data": data,
         "size": size,
         "seed": seed,
         "setting": setting,
-        "validation_accuracy": accuracy(scores, np.argmax(task.validation.y, axis=1)),
-        "judged_loss": state.best[0].loss,
-        "best_step": state.best[0].step,
-        "idle_points": idle_points(small.y, [alpha]),
-        "seconds": round(seconds, 1),
+        "validation_accuracy": model.accuracy(task.validation.x, task.validation.codes),
+        "evaluated_loss": learned.checkpoint.loss,
+        "best_step": learned.checkpoint.step,
+        "idle_points": idle_points(small.y, model.coefficients),
+        "seconds": round(learned.seconds, 1),
         "kip": __version__,
     }
 

@@ -33,7 +33,7 @@ VARIANTS = {
 """Options by number of images and name; what is not said is the default for networks."""
 
 WHITENED = "--labels fixed --preprocess zca-scaled:0.1"
-TWO_POOLS = "--kernel conv-relu-pool-conv-relu-pool-conv-relu-flatten:nngp --targets 20000 --judge-every 40"
+TWO_POOLS = "--kernel conv-relu-pool-conv-relu-pool-conv-relu-flatten:nngp --targets 20000 --evaluate-every 40"
 OF_PHOTOS = {
     (100, "zca, labels fixed"): WHITENED,
     (100, "two pools, zca, labels fixed"): f"{WHITENED} {TWO_POOLS} --learning-rate 0.08 --batch 500 --steps 80",

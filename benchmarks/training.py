@@ -5,7 +5,7 @@
 Five seeds of FC1 (width 1024, Adam, 100 images of 28×28) are trained vmapped, in turn by one compiled program, and in
 turn by five calls; times are taken in turn in one run, after a round that compiles. For PyTorch (2.13.0, CPU) a virtual
 environment is made in DIR, on first use, and a process of it trains the same network on the same images, between
-rounds of ours; what is compared is images a second, forwards and backwards.
+rounds of ours; what is compared is images per second, forward and backward.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def python_with_torch(folder: Path) -> Path:
 
 
 def against_torch(python: Path, steps: int) -> dict:
-    """Images a second here and there, the median of rounds taken in turn."""
+    """Images per second here and there, the median of rounds taken in turn."""
     support, settings = images(), Settings(steps=steps, width=WIDTH)
     train("fc1", support, settings, seeds=[0], watch_every=steps)
     ours, theirs, version = [], [], ""

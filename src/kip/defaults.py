@@ -66,7 +66,7 @@ def resolve(options: Options, *, shape: tuple[int, ...], training: int, classes:
         labels=found.labels if options.labels == "auto" else options.labels,
         learning_rate=_or(options.learning_rate, found.learning_rate),
         batch=_or(options.batch, found.batch),
-        augment=_augment(options.augment, found.augment, kind),
+        augment=augmentation(options.augment, found.augment, kind),
         evaluate_every=_or(options.evaluate_every, evaluate_every(steps)),
         evaluate_targets=_or(options.evaluate_targets, found.evaluate_targets),
     )
@@ -81,7 +81,7 @@ def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _augment(given: str | None, default: str, kind: str) -> str:
+def augmentation(given: str | None, default: str, kind: str) -> str:
     """The augmentation; "auto" asks for one that suits the kind of data."""
     if given == "auto":
         return "photos" if kind == "photos" else "digits"  # small shifts and turns harm least where nothing is known

@@ -1,4 +1,4 @@
-"""A distillation from its first step to the set it publishes: the one loop of library, command line and recipes."""
+"""A distillation from its first step to its published set: one loop for the library, the command line and recipes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ Watcher = Callable[[Seen], object]
 class Learned:
     """What learning came to: the checkpoint to publish, why it ended, the state to continue from, and the seconds.
 
+    `end` is the state with its support set evaluated, whatever the schedule: its `best` are what may be published.
     `why` says more of a divergence.
     """
 
@@ -54,6 +55,7 @@ class Learned:
     ended: str
     state: State
     seconds: float
+    end: State
     why: str = ""
 
 
@@ -97,9 +99,9 @@ def learn(
     try:
         end = algorithm.run(task.problem, task.config, state, callback=seen, stop=lambda: stopped() or late())
     except DivergedError as error:
-        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds(), str(error))
-    # What the last step left is what can be continued: `end` may have been evaluated off schedule.
-    return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds())
+        return Learned(_last_finite(error.state), DIVERGED, error.state, seconds(), error.state, str(error))
+    # What the last step left is continued from: `end` may have been evaluated off schedule, unlike an unbroken run.
+    return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds(), end)
 
 
 def _never() -> bool:

@@ -79,7 +79,7 @@ def test_a_learning_cell_from_beginning_to_end(tmp_path: Path) -> None:
     assert run(tmp_path, "tiny", "--setting", "ours", "--time-budget", "5m") == 0
     (record,) = store.read(tmp_path / "results", "tiny")
     assert record["details"]["steps"] == [5]
-    assert record["details"]["options"]["labels"] == "auto"
+    assert record["details"]["options"]["labels"] == "solved"  # what "auto" chose
     assert 10 < record["measured"]["mean"] <= 100
 
 

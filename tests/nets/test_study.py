@@ -29,7 +29,7 @@ def prepared(digits: tuple, **options: float) -> tuple[kip.DistilledSet, study.S
 def test_the_split_is_the_one_that_distillation_held_out(digits: tuple) -> None:
     (x, y), _ = digits
     small, found = prepared(digits, validation=0.2, seed=3)
-    rng, unseen = generator(3, Stream.JUDGE, 1), []
+    rng, unseen = generator(3, Stream.EVALUATE, 1), []
     for c in range(10):
         members = rng.permutation(np.flatnonzero(y == c))
         unseen += members[: int(0.2 * len(members))].tolist()

@@ -106,6 +106,16 @@ def test_different_works_have_different_names_and_the_same_learning_one() -> Non
     assert works.name(kip).startswith("kip-mnist-fc1-nngp-10-")
 
 
+def test_folders_keep_the_names_of_finished_runs() -> None:
+    """A name is a promise: runs of hours lie in these folders."""
+    kip = works.Kip(data="mnist", kernel="fc1:nngp", size=10, evaluate_every=50)
+    network = works.Network(
+        data="mnist", net="fc1", support=kip, losses=("mse",), optimiser="adam", learning_rates=(1e-3,), steps=500
+    )
+    assert works.name(kip) == "kip-mnist-fc1-nngp-10-ea2307a258"
+    assert works.name(network) == "network-mnist-fc1-ac6839f3ef"
+
+
 def test_a_prediction_needs_its_rates_and_grows_with_the_work() -> None:
     work = works.Solved(data="mnist", kernel="myrtle5:nngp", size=100)
     assert costs.predicted(work, {}) is None

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from kip.stream import coefficients
 
-from kip import large
+from kip import algorithm, conjugate_gradients
 from kip.data import Dataset, load
 from kip.data.preprocess import fit
-from kip.kernels import kernel
-from kip.krr import Ridge, accuracy
+from kip.kernels import from_products, kernel
+from kip.krr import KernelRidge, accuracy
 from kip.paper import running, works
 from kip.paper.recipes import Cell
 from kip.paper.running import Context, StoppedError, solving
 from kip.paper.running.subsets import order
-from kip.sets import one_hot
+from kip.sets import LabelledSet, one_hot
 
 
 @functools.cache
@@ -48,7 +48,7 @@ KIP = works.Kip(
     batch=100,
     learning_rate=0.05,
     schedule="constant",
-    judge_every=5,
+    evaluate_every=5,
     checkpoints=3,
 )
 
@@ -69,8 +69,22 @@ def test_subsets_of_a_draw_equal_kernel_ridge_regression_one_by_one(tmp_path: Pa
             rows = order(data.y_train, work.size, balanced=True, draw=draw)
             x, y = fitted.apply(data.x_train[rows]), one_hot(data.y_train[rows], 10, np.float64)
             spec = kernel(work.kernel)
-            scores = spec.gram(x_test, x) @ coefficients(spec, x, y, Ridge())
-            assert reached == accuracy(scores, data.y_test)
+            (alpha,) = KernelRidge([spec], LabelledSet(x, y)).coefficients
+            assert reached == accuracy(spec.gram(x_test, x) @ alpha, data.y_test)
+
+
+def test_kernels_share_inner_products() -> None:
+    rng = np.random.default_rng(0)
+    x1, x2 = rng.normal(size=(5, 7)), rng.normal(size=(4, 7))
+    for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):
+        a, b = x1.astype(dtype), x2.astype(dtype)
+        for spec in ("linear", "rbf:gamma=0.5", "fc2:nngp", "fc1:standard=64"):
+            each = kernel(spec)
+            found = from_products(each, a @ b.T, np.vecdot(a, a), np.vecdot(b, b), 7)
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, each.gram(a, b), rtol=tolerance)
+    with pytest.raises(ValueError, match=r"function of inner products .* got 'rbf&fc1'"):
+        from_products(kernel("rbf&fc1"), np.eye(2), np.ones(2), np.ones(2), 2)
 
 
 def test_every_prefix_of_a_balanced_order_is_balanced() -> None:
@@ -110,12 +124,34 @@ def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert resumed.deviations == ()
 
 
+def test_a_learning_that_diverges_keeps_what_was_evaluated_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = algorithm.step
+
+    def diverging(state: algorithm.State, *rest: Any) -> Any:
+        if state.step == 12:
+            raise algorithm.DivergedError(state)
+        return step(state, *rest)
+
+    monkeypatch.setattr(algorithm, "step", diverging)
+    said: list[str] = []
+    result = running.run(KIP, dataclasses.replace(context(tmp_path), say=said.append))
+    assert len(result.accuracies) == 2  # evaluated at steps 5 and 10
+    assert result.details["steps"] == [12]
+    assert result.deviations == ("learning that then diverged, before all 30 steps were done",)
+    assert "at step 12; lower the learning rate" in said[-1]
+    with pytest.raises(algorithm.DivergedError):
+        running.run(dataclasses.replace(KIP, evaluate_every=20), context(tmp_path))
+
+
 def test_a_run_out_of_time_says_how_many_steps_it_took(tmp_path: Path) -> None:
-    short = dataclasses.replace(KIP, steps=1_000_000, seconds=0.5, judge_every=1_000_000)
+    short = dataclasses.replace(KIP, steps=1_000_000, seconds=0.5, evaluate_every=1_000_000)
     result = running.run(short, context(tmp_path))
     (deviation,) = result.deviations
     assert deviation == "0 minutes of learning, before all 1,000,000 steps were done"
     assert result.details["steps"][0] < 1_000_000
+    assert running.run(short, context(tmp_path)) == result  # evaluated once, off schedule, and kept
 
 
 def test_a_learned_set_is_scored_with_other_kernels_and_in_parts(tmp_path: Path) -> None:
@@ -151,8 +187,9 @@ def test_the_kernel_that_is_tested_sees_the_images_its_own_way(tmp_path: Path) -
 
 
 def test_a_killed_fit_of_the_whole_training_set_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "DIRECT_LIMIT", 100)
-    monkeypatch.setattr(large, "fit", functools.partial(large.fit, rank=100))  # fewer landmarks than points
+    monkeypatch.setattr(conjugate_gradients, "DIRECT_LIMIT", 100)
+    fewer = functools.partial(conjugate_gradients.fit, rank=100)  # landmarks than points
+    monkeypatch.setattr(conjugate_gradients, "fit", fewer)
     monkeypatch.setattr(solving, "SAVE_EVERY", 0.0)
     work = works.Whole(data="digits", kernel="fc1")
     unbroken = running.run(work, context(tmp_path / "a"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kip.paper import recipes, status, store
+from kip.paper import recipes, status, store, works
 from kip.paper.running import Result
 
 
@@ -60,6 +60,26 @@ def test_a_record_is_of_its_cell_until_the_recipe_changes() -> None:
     assert not store.is_of(record, after)
     assert not store.is_of(None, before)
     assert "patience" not in record["work"]  # as in records from before there was one
+
+
+def test_a_record_with_a_settings_first_name_is_of_its_cell(tmp_path: Path) -> None:
+    (cell,) = recipes.cells("mnist-baselines", ["rbf-kip-100"])
+    record = measured("rbf-kip-100", 97.0)
+    assert record["work"]["evaluate_every"] == 50
+    record["details"] = {"options": {"judge_every": 50, "judge_targets": 10_000}}
+    record["work"]["judge_every"] = record["work"].pop("evaluate_every")
+    assert not store.is_of(record, cell)
+    (tmp_path / "mnist-baselines.json").write_text(json.dumps([record]))
+    (found,) = store.read(tmp_path, "mnist-baselines")
+    assert store.is_of(found, cell)
+    assert found["details"]["options"] == {"evaluate_every": 50, "evaluate_targets": 10_000}
+
+
+def test_a_nested_setting_is_renamed_too() -> None:
+    (cell,) = recipes.cells("claims", ["image-init"])
+    assert isinstance(cell.work, works.Comparison)
+    older = json.loads(json.dumps(works.plain(cell.work)).replace('"evaluate_every"', '"judge_every"'))
+    assert older != works.plain(cell.work) == works.renamed(older)
 
 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

@@ -76,12 +76,28 @@ def test_any_number_of_channels_and_points(channels: int) -> None:
 
 
 def test_curve_has_a_second_panel_where_accuracy_was_watched() -> None:
-    plain = [{"step": i, "loss": 1 / i, "judged": 1 / i if i % 5 == 0 else None} for i in range(1, 41)]
-    watched = [{**entry, "validation_accuracy": 0.5 if entry["judged"] else None} for entry in plain]
+    plain = [{"step": i, "loss": 1 / i, "evaluated": 1 / i if i % 5 == 0 else None} for i in range(1, 41)]
+    watched = [{**entry, "validation_accuracy": 0.5 if entry["evaluated"] else None} for entry in plain]
     assert pictures.curve([]) is None
     low, high = opened(pictures.curve(plain, "title")), opened(pictures.curve(watched, "title"))
     assert high.shape[0] > low.shape[0]
     assert opened(pictures.curve(plain[:1])).shape == low.shape
+
+
+def test_the_history_of_an_older_run_is_drawn_alike() -> None:
+    now = [{"step": i, "loss": 1 / i, **({"evaluated": 2 / i} if i % 5 == 0 else {})} for i in range(1, 41)]
+    older = [{{"evaluated": "judged"}.get(name, name): value for name, value in entry.items()} for entry in now]
+    without = [{"step": entry["step"], "loss": entry["loss"]} for entry in now]
+    assert pictures.curve(older) == pictures.curve(now) != pictures.curve(without)
+
+
+def test_the_loss_is_named_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = []
+    monkeypatch.setattr(pictures, "png", lambda figure: figures.append(figure) or b"")
+    pictures.curve([{"step": 1, "loss": 1.0, "evaluated": 1.0}])
+    axes = figures[0].axes[0]
+    assert axes.get_ylabel() == "loss per target"
+    assert axes.get_legend_handles_labels()[1] == ["batch", "evaluation subset", "kept"]
 
 
 def test_labels_of_one_value_do_not_fail() -> None:

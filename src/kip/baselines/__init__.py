@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import threadpoolctl
@@ -15,9 +14,7 @@ from kip.krr import KernelRidge, accuracy
 from kip.label_solver import solve_labels
 from kip.sampling import Stream, allocate, balanced, generator
 from kip.sets import LabelledSet, class_counts
-
-if TYPE_CHECKING:
-    from kip.task import Task
+from kip.task import Task
 
 KMEANS_ITERATIONS = 50
 
@@ -26,11 +23,13 @@ KMEANS_ITERATIONS = 50
 class Outcome:
     """Test accuracies over draws, and the predicted label vectors of the last draw.
 
-    `residual` is that of an iterative solve that did not reach its tolerance; None where there is nothing to say.
+    Where a model is too large to factorise, `residual` is the largest relative residual of its iterative solve, and
+    `converged` whether that is what was asked for.
     """
 
     accuracies: tuple[float, ...]
     scores: np.ndarray
+    converged: bool = True
     residual: float | None = None
 
     @property
@@ -53,9 +52,8 @@ def label_solved(task: Task, x_test: np.ndarray, codes: np.ndarray, *, draws: in
     """The same subsets with labels solved on the training set."""
 
     def solved(draw: LabelledSet) -> LabelledSet:
-        solution = solve_labels(
-            task.config.kernels, draw.x, task.problem.train, task.config.ridge, execution=task.config.execution
-        )
+        config = task.config
+        solution = solve_labels(config.kernels, draw.x, task.problem.train, config.ridge, execution=config.execution)
         return LabelledSet(draw.x, solution.y)
 
     return _over_draws(task, x_test, codes, draws, solved)
@@ -106,19 +104,18 @@ def full_training_set(
     progress: Callable[[int, float], None] | None = None,
 ) -> Outcome | None:
     """KRR on the whole training set, A_D; None where it has more than `reach` points."""
-    train = task.problem.train
+    train, config = task.problem.train, task.config
     if len(train) > reach:
         return None
     x = task.preprocess.apply(x_test)
     if len(train) <= conjugate_gradients.DIRECT_LIMIT:
         scores = task.model(train).predict(x)
         return Outcome((accuracy(scores, codes),), scores)
-    config = task.config
     fits = [conjugate_gradients.fit(kernel, train, config.ridge, progress=progress) for kernel in config.kernels]
-    alphas = [fit.alpha for fit in fits]
-    scores = KernelRidge(config.kernels, train, config.ridge, config.execution, alphas).predict(x)
-    short = [fit.residual for fit in fits if not fit.converged]
-    return Outcome((accuracy(scores, codes),), scores, max(short, default=None))
+    solved = [fit.alpha for fit in fits]
+    scores = KernelRidge(config.kernels, train, config.ridge, config.execution, solved).predict(x)
+    converged, residual = all(fit.converged for fit in fits), max(fit.residual for fit in fits)
+    return Outcome((accuracy(scores, codes),), scores, converged, residual)
 
 
 def _over_draws(

@@ -112,11 +112,11 @@ def _idle(metrics: Mapping[str, Any], config: Mapping[str, Any], *, learned: boo
 
 
 def _unconverged(metrics: Mapping[str, Any]) -> str:
-    residual = metrics["baselines"].get("full", {}).get("residual")
-    if residual is None:
+    full = metrics["baselines"].get("full", {})
+    if full.get("converged", True):
         return ""
     return (
-        f"the model on the full training set did not converge (residual {residual:.1e}): ε compares with what it "
+        f"the model on the full training set did not converge (residual {full['residual']:.1e}): ε compares with what it "
         "reached; try a larger --ridge, or --dtype float64"
     )
 

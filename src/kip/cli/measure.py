@@ -229,5 +229,5 @@ def _baseline_metrics(others: dict[str, Outcome], whole: Outcome | None) -> dict
     if whole is not None:
         found["full"] = {"test_accuracy": whole.mean}
         if whole.residual is not None:
-            found["full"] |= {"converged": False, "residual": whole.residual}
+            found["full"] |= {"converged": whole.converged, "residual": whole.residual}
     return found

@@ -61,7 +61,7 @@ def reproduce(
     """Measure the paper's tables, figures and claims, beside the published numbers.
 
     Without a name: lists the recipes. A cell is a resumable run: Ctrl-C stops
-    after the step at hand, and the same command goes on from there. Each cell's
+    after the current step, and the same command continues from there. Each cell's
     result is appended to RESULTS/RECIPE.json, and RESULTS/README.md, a page with
     published and measured side by side, is written anew.
 
@@ -258,7 +258,7 @@ def _run(cells: Sequence[Cell], results: Path, work: Path, budget: str | None, a
                 _say_result(cell, result)
                 _write_page(results)
         except running.StoppedError:
-            say("stopped: the same command goes on from here")
+            say("stopped: the same command continues from here")
         return interrupt.status
 
 

@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from kip import defaults
 from kip._version import __version__
 from kip.cli import common, evaluate
 from kip.cli.options import CONFIG_HELP, COUNT, DATA, NOT_NEGATIVE, POSITIVE, RUNNING, seconds
@@ -57,7 +58,9 @@ class TrainOptions:
         "constant"
     )
     steps: Annotated[int, COUNT, Parameter(group=TRAINING, help="Steps; which is kept is chosen on validation.")] = 500
-    batch: Annotated[int | None, COUNT, Parameter(group=TRAINING, help="Points a step: all.")] = None
+    batch: Annotated[
+        int | None, COUNT, Parameter(group=TRAINING, show_default=lambda _: "all", help="Points per step.")
+    ] = None
     augment: Annotated[
         str | None,
         Parameter(
@@ -158,7 +161,8 @@ def transfer(
     small = load(run)
     dataset = common.load_data(evaluate.data_of(run, data, None, None))
     if training.augment is not None:
-        training = dataclasses.replace(training, augment=common.augmentation(training.augment, dataset.kind))
+        kind = dataset.kind or defaults.kind_of(dataset.x_train.shape[1:])
+        training = dataclasses.replace(training, augment=defaults.augmentation(training.augment, "none", kind))
     study = _studied(small, dataset, corruption, seeds, validation_size)
     target = out or run / "transfer.json"
     share = None if budget is None else budget / len(names)
@@ -295,9 +299,9 @@ def _whole(
     name: str, study: Study, settings: Settings, budget: float, interrupt: Interrupt
 ) -> tuple[Settings, Trained]:
     """The network on the full training set, with the settings of natural images, for as long as the budget allows."""
-    from kip.api import within
     from kip.nets.training import train
 
+    end = time.monotonic() + budget
     a_pass = max(1, len(study.train) // FULL_BATCH)
     settings = dataclasses.replace(settings, batch=FULL_BATCH, steps=FULL_PASSES * a_pass)
     with _bar(name, settings.steps, interrupt) as (label, tick):
@@ -311,7 +315,7 @@ def _whole(
             watch_every=max(1, a_pass // 4),
             test=study.test,
             progress=tick,
-            stop=within(budget, time.monotonic),
+            stop=lambda: time.monotonic() >= end,
         )
     return settings, found.scores()
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from kip.kernels.base import Kernel, on_cpu
-from kip.kernels.inner import FC, RBF, Linear
+from kip.kernels.inner import FC, RBF, InnerProductKernel, Linear
 from kip.kernels.traced import OWN, FunctionKernel
 
-__all__ = ["Kernel", "KernelLike", "family", "kernel"]
+__all__ = ["Kernel", "KernelLike", "family", "from_products", "kernel"]
 
 ENGINES = ("jax", "numba")
 _NAMES = ("linear", "rbf", "fc1", "fc2", "fc3", "conv1", "conv2", "conv3", "convnet3", "myrtle5", "myrtle7", "myrtle10")
@@ -78,6 +78,22 @@ def family(spec: KernelLike | Sequence[KernelLike], engine: str | None = None) -
     if not parts:
         raise ValueError("`kernel` names no kernel; give one such as 'rbf', or a family such as 'fc1+conv2'")
     return tuple(kernel(part, engine) for part in parts)
+
+
+def from_products(kernel: Kernel, x1x2: np.ndarray, x1x1: np.ndarray, x2x2: np.ndarray, d: int) -> np.ndarray:
+    """K(x1, x2) from ⟨x1, x2⟩, ‖x1‖² and ‖x2‖² of points with d coordinates, in the dtype of ⟨x1, x2⟩.
+
+    For kernels that are functions of these (linear, RBF, FC-m): several of them, and any subsets of the points, can
+    share one matrix product.
+
+    >>> import numpy as np, kip
+    >>> x = np.eye(2)
+    >>> from_products(kip.kernel("rbf"), x @ x.T, np.ones(2), np.ones(2), 2).round(3).tolist()
+    [[1.0, 0.368], [0.368, 1.0]]
+    """
+    if not isinstance(kernel, InnerProductKernel):
+        raise ValueError(f"`kernel` must be a function of inner products (linear, rbf, fcM); got {kernel.spec!r}")
+    return kernel.from_products(x1x2, x1x1, x2x2, d)
 
 
 def _term(text: str, engine: str | None) -> Kernel:

@@ -76,6 +76,11 @@ class InnerProductKernel(TracedKernel):
             inner = _inner_products(_rows(x1), _squares(_rows(x1)), _rows(x2_))
             return np.asarray(_profiled(self.profile, inner.d, self.params, *inner.terms))
 
+    def from_products(self, x1x2: Any, x1x1: Any, x2x2: Any, d: int) -> np.ndarray:
+        """K(x1, x2) from ⟨x1, x2⟩, ‖x1‖² and ‖x2‖² of points with d coordinates, in the dtype of ⟨x1, x2⟩."""
+        with precision(x1x2.dtype):
+            return np.asarray(_profiled(self.profile, d, self.params, x1x2, x1x1[:, None], x2x2[None, :]))
+
     def bind(self, x_support: Any) -> Bound:
         x = as_points(x_support, "x_support")
         if _elsewhere(x, self.params):

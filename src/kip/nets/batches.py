@@ -40,7 +40,7 @@ def checked(support: LabelledSet | Sequence[LabelledSet], seeds: int) -> list[La
         raise ValueError("`seeds` is empty; give at least one")
     sets = [support] if isinstance(support, LabelledSet) else list(support)
     if not isinstance(support, LabelledSet) and len(sets) != seeds:
-        raise ValueError(f"`support` must be one set, or one a seed; got {len(sets)} sets for {seeds} seeds")
+        raise ValueError(f"`support` must be one set, or one per seed; got {len(sets)} sets for {seeds} seeds")
     for each in sets:
         check_points(each.x, "support.x")
         check_targets(each.y, len(each), "support.y")
@@ -53,7 +53,7 @@ def checked(support: LabelledSet | Sequence[LabelledSet], seeds: int) -> list[La
 class Batches:
     """The batches of all seeds, functions of the network's own seed and the step alone.
 
-    `sets` are one, or one a seed, with y as the loss wants it. `stacked` gives all seeds at once, with a leading axis
+    `sets` are one, or one per seed, with y as the loss wants it. `stacked` gives all seeds at once, with a leading axis
     unless they share one set and see all of it.
     """
 

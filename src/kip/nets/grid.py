@@ -25,7 +25,7 @@ L2 = (0.0, 1e-3)
 
 @dataclass(frozen=True)
 class Arm:
-    """A set that a network is trained on: one for all seeds, or one a seed."""
+    """A set that a network is trained on: one for all seeds, or one per seed."""
 
     name: str
     supports: tuple[LabelledSet, ...]

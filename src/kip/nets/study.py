@@ -1,4 +1,4 @@
-"""What networks are trained and judged on: a distilled set, natural images of the same number, each with noise."""
+"""What networks are trained and tested on: a distilled set, natural images of the same number, each with noise."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kip.api import Options, split
 from kip.artefact import DistilledSet
 from kip.corruption import Corruption
 from kip.nets.grid import Arm
+from kip.options import Options
 from kip.sampling import Stream, balanced, generator
 from kip.sets import LabelledSet, one_hot
+from kip.task import split
 
 UNSEEN_SHARE = 0.1
 """Of the training set, to choose on, where distillation held nothing out."""
@@ -23,7 +24,7 @@ GRID_TEST = 2000
 
 @dataclass(frozen=True)
 class Study:
-    """The sets to compare and what they are judged on, in the distilled set's preprocessed space.
+    """The sets to compare and what they are tested on, in the distilled set's preprocessed space.
 
     `train` is what was distilled and `watch` the validation split, which `held_out` says distillation did not see.
     `rho` is that of the corrupted arms, 0 where there are none.
@@ -72,7 +73,9 @@ def prepare(
             "distil with a larger `validation`"
         )
     if len(unseen) > validation_size:
-        unseen = unseen[balanced(codes[unseen], classes, validation_size, key=generator(options.seed, Stream.JUDGE, 2))]
+        unseen = unseen[
+            balanced(codes[unseen], classes, validation_size, key=generator(options.seed, Stream.EVALUATE, 2))
+        ]
 
     def points(raw: np.ndarray, codes: np.ndarray) -> LabelledSet:
         return LabelledSet(small.preprocess.apply(raw), one_hot(codes, classes))
@@ -80,7 +83,7 @@ def prepare(
     train, whole = points(x[rows], codes[rows]), points(*test)
     quick = whole
     if len(whole) > GRID_TEST:
-        quick = whole.take(balanced(whole.codes, classes, GRID_TEST, key=generator(options.seed, Stream.JUDGE, 3)))
+        quick = whole.take(balanced(whole.codes, classes, GRID_TEST, key=generator(options.seed, Stream.EVALUATE, 3)))
     noise = _noise(small, corruption)
     arms = _arms(small, train, noise, options.seed, seeds)
     return Study(small, arms, train, points(x[unseen], codes[unseen]), whole, quick, held_out, noise.rho)
@@ -95,7 +98,7 @@ def _noise(small: DistilledSet, corruption: float | None) -> Corruption:
 
 
 def _arms(small: DistilledSet, train: LabelledSet, noise: Corruption, seed: int, seeds: int) -> tuple[Arm, ...]:
-    """The distilled set and natural images, a draw a seed; and each with noise, where there is a ρ to compare at.
+    """The distilled set and natural images, one draw per seed; and each with noise, where there is a ρ to compare at.
 
     A distilled set that was learned without noise gets it afterwards.
     """

@@ -131,7 +131,7 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """One architecture with the variables of several seeds: a part a seed, or one part that holds them all, stacked."""
+    """One architecture with the variables of several seeds: one part per seed, or all in one, stacked."""
 
     training: Any
     testing: Any

@@ -1,1 +1,1 @@
-"""The paper: its published numbers as data, and one recipe a table or figure."""
+"""The paper: its published numbers as data, and one recipe per table or figure."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kip.files import read_json, write_json
-from kip.labels import SPECTRUM_LIMIT
+from kip.label_solver import SPECTRUM_LIMIT
 from kip.paper.recipes import Cell
 from kip.paper.works import Comparison, Kip, Natural, Network, Part, Solved, Subset, Whole, Work, parts
 from kip.timing import shortest
@@ -149,10 +149,9 @@ def _measured(name: str, seconds: float) -> float:
         return shortest(lambda: a @ a, seconds) / (2.0 * n**3)
     spec, _, data = rest.rpartition(" ")
     from kip.kernels import kernel
-    from kip.kernels.inner import InnerProductKernel
 
     each = kernel(spec)
-    rows, columns = (512, 4096) if isinstance(each, InnerProductKernel) else (8, 16)
+    rows, columns = (8, 16) if each.expensive(SHAPES[data]) else (512, 4096)
     x1 = rng.standard_normal((rows, *SHAPES[data]), np.float32)
     x2 = rng.standard_normal((columns, *SHAPES[data]), np.float32)
     cotangent = np.ones((rows, columns), np.float32)

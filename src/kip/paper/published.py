@@ -1,6 +1,6 @@
 """The paper's published numbers: every cell of every table, the figures' experiments, and the claims in the text.
 
-They are kept in `published.json` beside this file, one line a cell, and checked when they are loaded. Accuracies are
+They are kept in `published.json` beside this file, one line per cell, and checked when they are loaded. Accuracies are
 percentages, as printed. A quotation is the paper's own sentence, with TeX set as plain text, cross-references as the
 printed numbers and citations left out.
 """

@@ -59,11 +59,11 @@ def append(folder: Path, entries: Sequence[Record]) -> None:
 
 
 def read(folder: Path, recipe: str) -> list[Record]:
-    """All records of a recipe, oldest first; none where nothing was run."""
+    """All records of a recipe, oldest first, with settings by the names they have now; none where nothing was run."""
     path = _path(folder, recipe)
     if not path.is_file():
         return []
-    found = read_json(path)
+    found = works.renamed(read_json(path))
     if not isinstance(found, list) or not all(isinstance(each, dict) and "cell" in each for each in found):
         raise ValueError(f"{path} is not a list of measured cells; move it away, or choose another --results")
     return found

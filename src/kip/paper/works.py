@@ -1,7 +1,7 @@
 """Kinds of work: what one cell asks to be computed, as plain frozen values that can be read, compared and stored.
 
-None means "as `kip.defaults` chooses". `seconds` is the time one run may take; `seeds` are the repetitions, of which
-each is resumable by itself. Two cells that ask for the same work share its runs.
+None means that `kip.defaults` chooses. `seconds` is the time that one run may take; `seeds` are the repetitions, each
+of which can be resumed by itself. Two cells that ask for the same work share its runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,7 @@ class Kip:
     corruption: float = 0.0
     init: str = "image"
     learn_kernel: bool = False
-    judge_every: int | None = None
+    evaluate_every: int | None = None
     checkpoints: int = 1
     tested: tuple[str, ...] = ()
     seconds: float | None = None
@@ -170,6 +171,19 @@ def plain(work: Any) -> dict[str, Any]:
     return {"kind": type(work).__name__.lower(), **json.loads(json.dumps(values))}
 
 
+RENAMED = {"judge_every": "evaluate_every", "judge_targets": "evaluate_targets"}
+"""Settings that had another name in older records, by that name."""
+
+
+def renamed(values: Any, names: Mapping[str, str] = RENAMED) -> Any:
+    """JSON values with the keys of all objects renamed."""
+    if isinstance(values, dict):
+        return {names.get(key, key): renamed(value, names) for key, value in values.items()}
+    if isinstance(values, list):
+        return [renamed(value, names) for value in values]
+    return values
+
+
 _LATER = {"patience": None, "tested_preprocess": None, "redrawn": False, "read_outs": ("auto",)}
 """Fields that came after the first results: left out where they have this value, so that a record from before is still
 of its work."""
@@ -199,10 +213,11 @@ _NOT_LEARNED = ("seeds", "checkpoints", "tested")
 def name(work: Any) -> str:
     """A folder's name for the runs of a work: readable, and different for different works.
 
-    What is learned and how it is scored are apart, so that a learned set serves every cell that scores it.
+    What is learned and how it is scored are apart, so that a learned set serves every cell that scores it. The name
+    is made with the settings' first names, so that folders are found again.
     """
-    values = plain(work)
-    # The networks of all seeds have one outcome, since they stop at one step; every other work has one a seed.
+    values = renamed(plain(work), {now: before for before, now in RENAMED.items()})
+    # The networks of all seeds have one outcome, since they stop at one step; every other work has one per seed.
     left_out = _NOT_LEARNED if isinstance(work, Kip) else () if isinstance(work, Network) else ("seeds",)
     text = json.dumps({key: value for key, value in values.items() if key not in left_out}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -82,7 +82,7 @@ def _finished(axes: Any, title: str, x_name: str, *, log: bool = True, below: bo
 
 
 def subsets(recipe: Recipe, measured: Measured) -> bytes | None:
-    """Random subsets: accuracy over the number of images, a line a kernel."""
+    """Random subsets: accuracy over the number of images, one line per kernel."""
     balanced = [cell for cell in recipe.cells if cell.published == cell.id]
     if not any(cell.id in measured.records for cell in balanced):
         return None
@@ -128,7 +128,7 @@ def baselines(recipe: Recipe, measured: Measured) -> bytes | None:
 
 
 def sweeps(tables: Sequence[Recipe], measured: Measured) -> bytes | None:
-    """Figure A3: networks on natural and learned images over the corrupted fraction, a panel a table begun."""
+    """Figure A3: networks on natural and learned images over the corrupted fraction, one panel per table begun."""
     begun = [table for table in tables if any(cell.id in measured.records for cell in table.cells)]
     if not begun:
         return None
@@ -150,13 +150,13 @@ def sweeps(tables: Sequence[Recipe], measured: Measured) -> bytes | None:
 
 
 def _look(number: published.Cell) -> tuple[str, str]:
-    """A colour a method, a marker a size."""
+    """One colour per method, one marker per size."""
     colour = {None: SECOND, "a": ACCENT, "a + l": COLOURS[2]}[number.variant]
     return colour, {1_000: "o", 5_000: "s", 10_000: "^"}[number.support]
 
 
 def label_solve(recipe: Recipe, measured: Measured) -> bytes | None:
-    """Figure 2: Label Solve over the number of targets, a panel a data set."""
+    """Figure 2: Label Solve over the number of targets, one panel per data set."""
     run = [cell for cell in recipe.cells if cell.id in measured.records]
     if not run:
         return None

@@ -49,5 +49,9 @@ def read(results: Path) -> Measured:
 
 
 def settings(record: store.Record) -> dict[str, Any]:
-    """What a record was made with: its work, and what the defaults of the day made of what that left open."""
-    return {**record["work"], **record["details"].get("options", {})}
+    """What a record was made with: its work, and what the defaults of the day made of what that left open.
+
+    Options that the work does not have are not settings of it: later versions record more of them.
+    """
+    work, options = record["work"], record["details"].get("options", {})
+    return {**work, **{name: options[name] for name, value in work.items() if value is None and name in options}}

@@ -12,7 +12,7 @@ PAIRS = (("natural", "distilled", ACCENT), ("natural corrupted", "distilled corr
 
 
 def scatter(networks: Mapping[str, Mapping[str, Any]], title: str = "") -> bytes:
-    """A panel a network: each grid point by its accuracy on natural (across) and on distilled images (up).
+    """One panel per network: each grid point by its accuracy on natural (across) and on distilled images (up).
 
     `networks` is what `transfer.json` holds of each network. Points above the diagonal are settings at which the
     distilled images train the better network; a ring is the setting chosen for the distilled images.

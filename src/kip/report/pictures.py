@@ -98,19 +98,24 @@ def curve(history: Sequence[Mapping[str, Any]], title: str = "") -> bytes | None
 
 
 def _loss_panel(axes: Any, history: Sequence[Mapping[str, Any]]) -> None:
-    judged = [entry for entry in history if entry.get("judged") is not None]
-    axes.plot([e["step"] for e in history], [e["loss"] for e in history], color=FAINT, linewidth=1.2, label="a batch")
-    if judged:
-        steps, losses = [e["step"] for e in judged], [e["judged"] for e in judged]
-        axes.plot(steps, losses, color=ACCENT, linewidth=1.8, marker="o", markersize=3.5, label="judging subset")
+    evaluated = [(entry["step"], loss) for entry in history if (loss := _evaluated(entry)) is not None]
+    axes.plot([e["step"] for e in history], [e["loss"] for e in history], color=FAINT, linewidth=1.2, label="batch")
+    if evaluated:
+        steps, losses = zip(*evaluated, strict=True)
+        axes.plot(steps, losses, color=ACCENT, linewidth=1.8, marker="o", markersize=3.5, label="evaluation subset")
         best = int(np.argmin(losses))
         axes.plot(steps[best], losses[best], "o", markersize=9, markerfacecolor="none", color=SECOND, label="kept")
-    values = [e["loss"] for e in history if e["loss"] > 0] + [e["judged"] for e in judged if e["judged"] > 0]
+    values = [e["loss"] for e in history if e["loss"] > 0] + [loss for _, loss in evaluated if loss > 0]
     if values and max(values) > 4 * min(values):
         axes.set_yscale("log")
-    axes.set_ylabel("loss a target")
+    axes.set_ylabel("loss per target")
     axes.legend(frameon=False, fontsize=9)
     plain(axes)
+
+
+def _evaluated(entry: Mapping[str, Any]) -> float | None:
+    """The loss on the evaluation subset, where a step has one."""
+    return entry.get("evaluated", entry.get("judged"))  # "judged" in histories of before
 
 
 def _accuracy_panel(axes: Any, watched: Sequence[Mapping[str, Any]]) -> None:

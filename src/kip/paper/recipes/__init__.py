@@ -1,4 +1,4 @@
-"""Recipes: one a table or figure, each cell a plain configuration beside the published number it is compared with."""
+"""Recipes: one per table or figure, each cell a plain configuration beside the published number it is compared with."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ LARGE = 5_000
 STEPS_OF_LARGE = {5_000: 80, 10_000: 10}
 """Steps of ours there: a rate that decays must know how many there will be."""
 
-JUDGED_OF_LARGE = {10_000: 10}
-"""Every how many steps they are judged: there a judgement takes as long as two steps."""
+EVALUATIONS_OF_LARGE = {10_000: 10}
+"""Steps between evaluations there: an evaluation takes as long as two steps."""
 
 ONE_SAMPLE = "one sample instead of three"
 FEW = 10
@@ -45,7 +45,7 @@ SAMPLED = {"fc1": LARGE, "myrtle5": FEW}
 
 
 def recipes() -> list[Recipe]:
-    """One recipe a table."""
+    """One recipe per table."""
     return [_recipe(table) for table in TABLES]
 
 
@@ -83,7 +83,7 @@ def in_the_papers_setting(number: published.Cell) -> Cell:
         batch=batch,
         learning_rate=RATES[number.dataset],
         schedule="constant",
-        judge_every=50 if number.support < LARGE else 10,
+        evaluate_every=50 if number.support < LARGE else 10,
         checkpoints=5,
         seconds=60 * _minutes(number),
     )
@@ -109,10 +109,10 @@ def _ours(number: published.Cell) -> Cell:
         kernel=number.architecture.lower(),
         size=number.support,
         steps=STEPS_OF_LARGE[number.support] if large else None,
-        judge_every=JUDGED_OF_LARGE.get(number.support),
+        evaluate_every=EVALUATIONS_OF_LARGE.get(number.support),
         seeds=(0, 1, 2) if number.support <= 100 else (0,),
     )
-    deviations = (f"{work.steps} steps, what a quarter to half an hour of a core gives",) if large else ()
+    deviations = (f"{work.steps} steps, what a quarter to half an hour of one core gives",) if large else ()
     return Cell(
         id=f"{recipe}/{name.replace('-kip-al', '-ours')}",
         work=work,

@@ -45,7 +45,7 @@ def _mnist(size: int = 100, **more: object) -> Kip:
         batch=6_000,
         learning_rate=0.01,
         schedule="constant",
-        judge_every=50,
+        evaluate_every=50,
         seeds=THREE,
     )
     return dataclasses.replace(work, **more)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ TABLES = ("mnist-classification", "cifar10-classification")
 
 
 def recipes() -> list[Recipe]:
-    """One recipe a table."""
+    """One recipe per table."""
     return [
         Recipe(
             id=table,

@@ -67,7 +67,7 @@ def tested_with_others(trained: str, size: int) -> Kip:
         batch=500,
         learning_rate=0.04,
         schedule="constant",
-        judge_every=100,
+        evaluate_every=100,
         tested=TESTED,
         seconds=1800.0,
     )

@@ -1,4 +1,4 @@
-"""Tables A1 and A2: kernel ridge-regression on random subsets, 20 resamplings a cell."""
+"""Tables A1 and A2: kernel ridge-regression on random subsets, 20 resamplings per cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNBALANCED = "subsets drawn without regard to classes (the paper does not say ho
 
 
 def recipes() -> list[Recipe]:
-    """One recipe a table."""
+    """One recipe per table."""
     return [_recipe(table) for table in ("mnist-subsets", "cifar10-subsets")]
 
 

@@ -1,4 +1,4 @@
-"""Runners: one module a kind of work. `measure` runs cells and gives each its result as soon as it has it."""
+"""Runners: one module per kind of work. `measure` runs cells and gives each its result as soon as it has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every runner is given and gives back: a work folder, data, a wish to stop; accuracies and what deviated."""
+"""What every runner is given and gives back: a work folder, data, a way to stop; accuracies and what deviated."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Context:
     stop: Callable[[], bool] = lambda: False
 
     def check(self) -> None:
-        """Raise where a stop is wished for."""
+        """Raise `StoppedError` if a stop was asked for."""
         if self.stop():
             raise StoppedError
 
 
 def most_cores(found: Iterable[Mapping[str, Any]]) -> int | None:
-    """The most cores that any of the outcomes was had with; None where none says."""
+    """The most cores that any of the outcomes was computed with; None where none says."""
     return max((outcome["cores"] for outcome in found if outcome.get("cores")), default=None)
 
 

@@ -1,4 +1,4 @@
-"""KIP cells: learning that can be killed at any step and goes on, and the accuracies of what was learned.
+"""KIP cells: learning that can be killed at any step and continues, and the accuracies of what was learned.
 
 The last state stays in the work folder, so that other cells can score the same set with other kernels or networks.
 """
@@ -14,24 +14,30 @@ from typing import Any
 
 import numpy as np
 
-from kip import api, checkpoint, machine, runs
-from kip import kip as algorithm
-from kip.api import Options, Task
+from kip import learning, machine, runs
+from kip.algorithm import DivergedError, State
 from kip.artefact import DistilledSet
+from kip.data import Dataset
 from kip.files import read_json, write_json
-from kip.kip import DivergedError, Info, State
-from kip.krr import accuracy
+from kip.krr import KernelRidge, accuracy
+from kip.learning import Seen
+from kip.options import Options, declared
 from kip.paper.running.base import Context, Result, StoppedError, most_cores
 from kip.paper.works import Kip, Part, name
+from kip.recording import Record
 from kip.sampling import Stream, balanced, generator
-from kip.stream import coefficients, predict
+from kip.sets import LabelledSet
+from kip.task import Task, prepare
 
-LEARNED, SCORES, CHECKPOINTS = "learned.json", "scores.json", "checkpoints"
-SAVE_EVERY, SAVE_SHARE = 20.0, 0.02
-"""A checkpoint is written this often, in seconds, but never takes more than this share of the time."""
+LEARNED, SCORES = "learned.json", "scores.json"
+SAY_EVERY = 30.0
+"""Seconds between words on how far learning has come."""
+
+ENDED = {learning.DONE: "done", learning.LATE: "time", learning.DIVERGED: "diverged"}
+"""What `learned.json` calls each way in which learning can end."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Learned:
     """A finished learning: what it was given, the state it ended in, its steps and seconds, and why it ended."""
 
@@ -54,7 +60,7 @@ class Learned:
 
     def set(self, rank: int = 0) -> DistilledSet:
         """The distilled set of the checkpoint with the lowest training loss, or of one further down."""
-        return api.assemble(self.task, self.state.best[rank])
+        return self.task.published(self.state.best[rank])
 
 
 def run(work: Kip, context: Context) -> Result:
@@ -82,84 +88,59 @@ def run(work: Kip, context: Context) -> Result:
 
 
 def learn(work: Kip, seed: int, context: Context) -> Learned:
-    """The learning of one seed: as it was left, where it was finished; gone on with, where it was not."""
+    """The learning of one seed: finished where it was not."""
     dataset = context.load(work.data)
-    classes = tuple(range(len(dataset.classes)))
-    task = api.prepare(dataset.x_train, dataset.y_train, _options(work, seed), classes=classes, kind=dataset.kind)
+    task = prepare(
+        dataset.x_train, dataset.y_train, _options(work, seed, dataset), classes=tuple(range(len(dataset.classes)))
+    )
     folder = context.folder / name(work) / f"s{seed}"
-    fresh = algorithm.init(task.problem, task.config, key=seed)
     identity = {"options": dataclasses.asdict(task.options), "data": dataset.name, "points": len(dataset.x_train)}
-    saves = checkpoint.Saver(folder / CHECKPOINTS, identity, SAVE_EVERY, share=SAVE_SHARE)
     with runs.opened("", folder, resume=True) as run:
-        state = checkpoint.latest(saves.folder, fresh, identity, say=context.say) or fresh
+        record, fresh = Record(run, identity), task.initial()
+        state = record.latest(fresh, say=context.say) or fresh
         if not (folder / LEARNED).is_file():
-            _learn(work, task, state, run, saves, context)
-            state = checkpoint.latest(saves.folder, fresh, identity, say=context.say) or fresh
+            state = _learn(work, task, state, record, context)
     about = read_json(folder / LEARNED)
     return Learned(task, state, about["steps"], about["seconds"], about["stopped"], folder, about.get("cores"))
 
 
-def _options(work: Kip, seed: int) -> Options:
-    known = {field.name for field in dataclasses.fields(Options)}
+def _options(work: Kip, seed: int, dataset: Dataset) -> Options:
+    known = {field for field, _, _ in declared(Options)}
     given = {key: value for key, value in dataclasses.asdict(work).items() if key in known}
-    return Options(**given, seed=seed)
+    return Options(**given, seed=seed, kind=dataset.kind)
 
 
-def _learn(work: Kip, task: Task, state: State, run: runs.Run, saves: checkpoint.Saver, context: Context) -> None:
-    """Step until all steps are done or the time is up; a stop is answered after the step at hand."""
-    before, start = runs.seconds_until(run.folder, state.step), time.monotonic()
+def _learn(work: Kip, task: Task, state: State, record: Record, context: Context) -> State:
+    """Learn until all steps are done or the time is up, and give the state it ended in; a stop is a StoppedError."""
+    before = record.seconds(state)
     if state.step:
-        context.say(f"  going on from step {state.step}")
-
-    def spent() -> float:
-        return before + time.monotonic() - start
-
-    def late() -> bool:
-        return work.seconds is not None and spent() >= work.seconds
-
-    with run.history(keep=state.step) as history:
-        recorder = _Recorder(history, saves, spent, context)
-        try:
-            state = algorithm.run(
-                task.problem, task.config, state, callback=recorder, stop=lambda: late() or context.stop()
-            )
-        except DivergedError as error:
-            if not error.state.best:
-                raise
-            state = error.state
-            context.say(f"  {error}")
-    if context.stop() and state.step < task.config.steps and not late():
-        if recorder.state is not None:
-            saves.save(recorder.state)
+        context.say(f"  continuing at step {state.step}")
+    with record.watching(state) as watch:
+        watchers = [watch, _saying(context, before)]
+        learned = learning.learn(task, state, watchers, stop=context.stop, budget=work.seconds, before=before)
+    if learned.ended == learning.STOPPED:
+        record.save(learned.state)
         raise StoppedError
-    saves.save(state)
-    done = state.step >= task.config.steps
-    reason = "done" if done else "time" if late() else "diverged"
-    about = {"steps": state.step, "seconds": round(spent(), 2), "stopped": reason, "cores": machine.cores()}
-    write_json(run.folder / LEARNED, about)
+    if learned.ended == learning.DIVERGED:
+        if not learned.end.best:
+            raise DivergedError(learned.end)
+        context.say(f"  {learned.why}")
+    record.save(learned.end)
+    about = {"steps": learned.end.step, "seconds": round(learned.seconds, 2), "stopped": ENDED[learned.ended]}
+    write_json(record.run.folder / LEARNED, {**about, "cores": machine.cores()})
+    return learned.end
 
 
-class _Recorder:
-    """What is called after every step: the history, a word now and then, and checkpoints."""
+def _saying(context: Context, said: float) -> Callable[[Seen], None]:
+    """A watcher that says now and then how far learning has come."""
 
-    def __init__(
-        self, history: runs.History, saves: checkpoint.Saver, spent: Callable[[], float], context: Context
-    ) -> None:
-        self.history, self.saves, self.spent, self.context = history, saves, spent, context
-        self.state: State | None = None
-        self._said = spent()
+    def watch(seen: Seen) -> None:
+        nonlocal said
+        if seen.info.evaluated is not None and seen.seconds - said > SAY_EVERY:
+            context.say(f"  step {seen.info.step}: loss {seen.info.evaluated:.4g}, {seen.seconds:.0f} s")
+            said = seen.seconds
 
-    def __call__(self, state: State, info: Info) -> None:
-        self.state = state
-        seconds = self.spent()
-        entry: dict[str, Any] = {"step": info.step, "loss": info.loss, "seconds": round(seconds, 3)}
-        if info.judged is not None and np.isfinite(info.judged):
-            entry["judged"] = info.judged
-            if seconds - self._said > 30:
-                self.context.say(f"  step {info.step}: loss {info.judged:.4g}, {seconds:.0f} s")
-                self._said = seconds
-        self.history.add(entry)
-        self.saves(state)
+    return watch
 
 
 def _scores(work: Kip, learned: Learned, context: Context) -> list[dict[str, float]]:
@@ -188,17 +169,10 @@ def part(work: Part, context: Context) -> Result:
     """Random class-balanced subsets of a learned set, with its labels."""
     learned = learn(work.of, work.of.seeds[0], context)
     small, dataset = learned.set(), context.load(work.of.data)
-    x_test = small.preprocess.apply(dataset.x_test)
+    whole, x_test = LabelledSet(small.x, small.y), small.preprocess.apply(dataset.x_test)
     start, accuracies = time.monotonic(), []
     for seed in work.seeds:
-        codes = np.argmax(small.y, axis=1)
-        rows = balanced(codes, small.y.shape[1], work.size, key=generator(seed, Stream.BASELINE))
-        scores = np.mean(
-            [
-                predict(k, small.x[rows], coefficients(k, small.x[rows], small.y[rows], small.ridge), x_test)
-                for k in small.kernels
-            ],
-            axis=0,
-        )
-        accuracies.append(accuracy(scores, dataset.y_test))
+        rows = balanced(whole.codes, whole.y.shape[1], work.size, key=generator(seed, Stream.BASELINE))
+        model = KernelRidge(small.kernels, whole.take(rows), small.ridge)
+        accuracies.append(model.accuracy(x_test, dataset.y_test))
     return Result(tuple(accuracies), learned.seconds + time.monotonic() - start, learned.deviations)

@@ -46,7 +46,7 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
     from kip.nets.training import train
 
     data = ready(context.load(work.data))
-    watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.JUDGE)))
+    watch = data.train.take(np.sort(data.draw(min(work.watch, len(data.train)), seed=0, stream=Stream.EVALUATE)))
 
     def trained(settings: Settings, seeds: tuple[int, ...], draw: int) -> Trained:
         found = train(
@@ -65,7 +65,7 @@ def _run(work: Network, learned: Learned | None, folder: Path, context: Context)
         return found
 
     def tried(settings: Settings) -> dict[str, Any]:
-        """What one seed comes to; kept, so that a killed grid goes on."""
+        """What one seed comes to; kept, so that a killed grid continues."""
         found = trained(settings, work.seeds[:1], draw=0)
         return {"watched": found.validation_accuracy, "seconds": found.seconds}
 

@@ -1,4 +1,4 @@
-"""What is had in closed form: Label Solve on natural images, and KRR on the whole training set."""
+"""What is computed in closed form: Label Solve on natural images, and KRR on the whole training set."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from kip import large
+from kip import conjugate_gradients
 from kip.files import write_atomic
-from kip.grams import Kept, Store
+from kip.gram_cache import CachedGram, Store
 from kip.kernels import Kernel, kernel
-from kip.kernels.inner import InnerProductKernel
-from kip.krr import Ridge, accuracy
-from kip.labels import solve_labels
+from kip.krr import KernelRidge
+from kip.label_solver import solve_labels
 from kip.paper.running.base import Context, Result, kept, most_cores
 from kip.paper.running.data import Ready, ready
 from kip.paper.works import Solved, Whole, name
 from kip.sampling import Stream
 from kip.sets import LabelledSet
-from kip.stream import Plan, coefficients, predict
 
 COEFFICIENTS = "coefficients.bin"
 SAVE_EVERY = 60.0
-LARGE = 2_000
-LARGE_TILE = 15_000
-"""From `LARGE` support points on a fold of the QR costs more than its tile; so tiles are larger, and fewer."""
 
 
 def whole(work: Whole, context: Context) -> Result:
@@ -54,21 +49,19 @@ def _whole(work: Whole, folder: Path, context: Context) -> dict[str, Any]:
         if iteration % 20 == 0:
             context.say(f"  iteration {iteration}: residual {residual:.1e}")
 
-    if len(data.train) <= large.DIRECT_LIMIT:
-        alpha = coefficients(spec, data.train.x, data.train.y, Ridge())
-        reached: dict[str, Any] = {"solver": "Cholesky"}
-    else:
-        fit = large.fit(spec, data.train, progress=progress, start=begun, keep=saves)
-        alpha = fit.alpha
+    model = KernelRidge([spec], data.train)
+    reached: dict[str, Any] = {"solver": "Cholesky"}
+    if len(data.train) > conjugate_gradients.DIRECT_LIMIT:
+        fit = conjugate_gradients.fit(spec, data.train, progress=progress, start=begun, keep=saves)
+        model = KernelRidge([spec], data.train, coefficients=[fit.alpha])
         reached = {
             "solver": "conjugate gradients",
             "residual": fit.residual,
             "tolerance": fit.tolerance,
             "iterations": fit.iterations,
         }
-    scores = predict(spec, data.train.x, alpha, data.test.x)
     return {
-        "accuracy": accuracy(scores, data.test_codes),
+        "accuracy": model.accuracy(data.test.x, data.test_codes),
         "seconds": before + time.monotonic() - start,
         "details": reached,
     }
@@ -83,7 +76,7 @@ class _Coefficients:
         self._start = self._last = time.monotonic()
 
     def read(self) -> np.ndarray | None:
-        """What a killed fit left; None where it left nothing, or something else."""
+        """What a killed fit left; None where there is nothing, or something else."""
         if not self.path.is_file() or self.path.stat().st_size != 8 * (1 + math.prod(self.shape)):
             return None
         values = np.fromfile(self.path)
@@ -99,7 +92,7 @@ class _Coefficients:
 
 
 def solved(work: Solved, context: Context) -> Result:
-    """Label Solve, a sample a seed; with `tested`, predicted by that kernel."""
+    """Label Solve, one sample per seed; with `tested`, predicted by that kernel."""
 
     @functools.cache
     def seen(preprocess: str) -> Ready:
@@ -118,32 +111,26 @@ def solved(work: Solved, context: Context) -> Result:
 def _solved(work: Solved, seed: int, seen: Callable[[str], Ready], context: Context) -> dict[str, Any]:
     data, data_tested = seen(work.preprocess), seen(work.tested_preprocess or work.preprocess)
     start = time.monotonic()
-    own = _watched(work.kernel, context)
-    tested = own if work.tested is None else _watched(work.tested, context)
-    targets = data.train
+    targets, shape = data.train, data.train.x.shape[1:]
+    own = _watched(work.kernel, shape, context)
+    tested = own if work.tested is None else _watched(work.tested, shape, context)
     if work.targets is not None and work.targets < len(targets):
         targets = targets.take(np.sort(data.draw(work.targets, seed=seed, stream=Stream.TARGET)))
     rows = data.draw(work.size, seed=seed)
     support = data.train.take(rows)
-    plan = Plan(tile=LARGE_TILE) if work.size >= LARGE else Plan()
-    y = support.y
-    if not work.natural:
-        y = solve_labels([own], support.x, targets, Ridge(), plan=plan).y
-    scores = _scores(tested, LabelledSet(data_tested.train.x[rows], y), data_tested.test.x)
-    return {"accuracy": accuracy(scores, data.test_codes), "seconds": time.monotonic() - start}
+    y = support.y if work.natural else solve_labels([own], support.x, targets).y
+    model = KernelRidge([tested], LabelledSet(data_tested.train.x[rows], y))
+    reached = model.accuracy(data_tested.test.x, data.test_codes)
+    return {"accuracy": reached, "seconds": time.monotonic() - start}
 
 
-def _scores(spec: Kernel, support: LabelledSet, x: np.ndarray) -> np.ndarray:
-    return predict(spec, support.x, coefficients(spec, support.x, support.y, Ridge()), x)
-
-
-def _watched(spec: str, context: Context) -> Kernel:
-    """The kernel; one that takes long keeps its Gram matrices, tile by tile, so that a killed cell goes on."""
+def _watched(spec: str, shape: tuple[int, ...], context: Context) -> Kernel:
+    """The kernel; an expensive one caches its Gram matrices, tile by tile, so that a killed cell continues."""
     found = kernel(spec)
-    if isinstance(found, InnerProductKernel):
+    if not found.expensive(shape):
         return found
     store = Store(context.folder / "grams", say=context.say)
-    return Kept(found, store, progress=_reporter(spec, context))
+    return CachedGram(found, store, progress=_reporter(spec, context))
 
 
 def _reporter(spec: str, context: Context) -> Callable[[int, bool], None]:
@@ -158,6 +145,6 @@ def _reporter(spec: str, context: Context) -> Callable[[int, bool], None]:
         spent = time.monotonic() - start
         if spent - said > 60:
             said = spent
-            context.say(f"  {spec}: {pairs:,} pairs, {1000 * spent / pairs:.2f} ms a pair")
+            context.say(f"  {spec}: {pairs:,} pairs, {1000 * spent / pairs:.2f} ms per pair")
 
     return progress

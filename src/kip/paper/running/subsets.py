@@ -1,34 +1,29 @@
 """Random subsets: all kernels and sizes of a draw at once, since they share their inner products.
 
 The subsets of a draw are nested: the first n points of one order. Each cell still sees 20 independent subsets; only
-cells of one column share draws. K_ss is in float64, K_ts in float32, as everywhere in this package; but the linear
-kernel, rank-deficient beyond d points and nearly so before, predicts by its weights in float64, where α would be so
-large that the rounding of K_ts drowned the prediction.
+cells of one column share draws. K_ss is in float64 and K_ts in float32, unless α is so large that the rounding of K_ts
+would show in the prediction, as it is for the linear kernel: then K_ts is computed anew in float64 (`KernelRidge`).
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from kip.data import Dataset
 from kip.data.preprocess import fit
-from kip.kernels import kernel
-from kip.kernels.base import precision
-from kip.kernels.inner import InnerProductKernel, Profile
-from kip.krr import Ridge, accuracy, cholesky, cholesky_solve
+from kip.kernels import Kernel, from_products, kernel
+from kip.krr import KernelRidge, Ridge, accuracy, cholesky, cholesky_solve
 from kip.paper.running.base import Context, Result, kept, most_cores
 from kip.paper.works import Subset, name
 from kip.sampling import Stream, generator
-from kip.sets import one_hot
+from kip.sets import LabelledSet, one_hot
 
 ROWS = 256
-"""Rows of inner products that are made kernel values at a time."""
+"""Rows of inner products that are turned into kernel values at a time."""
 
 
 def run(works: Sequence[Subset], context: Context) -> dict[Subset, Result]:
@@ -101,7 +96,7 @@ class _Pool:
         for spec in dict.fromkeys(work.kernel for work in works):
             own = [work for work in works if work.kernel == spec]
             start = time.monotonic()
-            scores = drawn.linear if spec == "linear" else drawn.model(spec)
+            scores = drawn.model(kernel(spec))
             prepared = (time.monotonic() - start) / len(own)
             for work in own:
                 start = time.monotonic()
@@ -129,38 +124,29 @@ class _Rooms:
 
 
 class _Draw:
-    """One order of points with the inner products, divided by d, that every kernel and every prefix share."""
+    """One order of points with the inner products that every kernel and every prefix share."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, x_test: np.ndarray, rooms: _Rooms) -> None:
         self.x, self.y, self.x_test, self.rooms = x, y, x_test, rooms
         n, self.d = x.shape
-        narrow = x_test.astype(np.float32)
+        self.narrow, narrow_test = x.astype(np.float32), x_test.astype(np.float32)
         self.q_ss = np.matmul(x, x.T, out=rooms("q_ss", n, n))
-        self.q_ts = np.matmul(narrow, x.astype(np.float32).T, out=rooms("q_ts", len(narrow), n))
-        self.q_ss /= self.d
-        self.q_ts /= self.d
-        self.n_s, self.n_t = np.diagonal(self.q_ss).copy(), np.sum(narrow**2, axis=1) / np.float32(self.d)
+        self.q_ts = np.matmul(narrow_test, self.narrow.T, out=rooms("q_ts", len(narrow_test), n))
+        self.n_s, self.n_t = np.diagonal(self.q_ss).copy(), np.vecdot(narrow_test, narrow_test)
 
-    def model(self, spec: str) -> Callable[[int], np.ndarray]:
+    def model(self, spec: Kernel) -> Callable[[int], np.ndarray]:
         """Scores of the test points by the first n points, as a function of n."""
         k_ss, k_ts = self.rooms("k_ss", *self.q_ss.shape), self.rooms("k_ts", *self.q_ts.shape)
         _kernel_values(spec, self.q_ss, self.n_s, self.n_s, self.d, k_ss)
         _kernel_values(spec, self.q_ts, self.n_t, self.n_s.astype(np.float32), self.d, k_ts)
 
         def scores(n: int) -> np.ndarray:
-            alpha = self._solve(k_ss[:n, :n], self.y[:n])
+            alpha, y = self._solve(k_ss[:n, :n], self.y[:n]), self.y[:n]
+            if KernelRidge([spec], LabelledSet(self.narrow[:n], y), coefficients=[alpha]).needs_float64:
+                return KernelRidge([spec], LabelledSet(self.x[:n], y), coefficients=[alpha]).predict(self.x_test)
             return k_ts[:, :n] @ alpha.astype(np.float32)
 
         return scores
-
-    def linear(self, n: int) -> np.ndarray:
-        """The same for the linear kernel by its weights Xᵀα, had from the smaller of the two normal equations."""
-        x, y = self.x[:n], self.y[:n]
-        if n <= self.d:
-            return self.x_test @ (x.T @ self._solve(self.q_ss[:n, :n] * self.d, y))
-        a = x.T @ x
-        a.flat[:: self.d + 1] += Ridge().value * self.d * np.mean(self.n_s[:n])
-        return self.x_test @ cholesky_solve(cholesky(a), x.T @ y)
 
     def _solve(self, k_ss: np.ndarray, y: np.ndarray) -> np.ndarray:
         """(K_ss + ridge·I)⁻¹ y, in room that is there already."""
@@ -174,16 +160,8 @@ def _flat(x: np.ndarray) -> np.ndarray:
     return x.reshape(len(x), -1)
 
 
-def _kernel_values(spec: str, q: np.ndarray, n1: np.ndarray, n2: np.ndarray, d: int, out: np.ndarray) -> None:
-    """Write K into `out`, from inner products and squared norms, all divided by d."""
-    found = kernel(spec)
-    assert isinstance(found, InnerProductKernel)
-    with precision(q.dtype):
-        for start in range(0, len(q), ROWS):
-            part = slice(start, start + ROWS)
-            out[part] = _profiled(found.profile, d, found.params, q[part], n1[part, None], n2[None, :])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _profiled(profile: Profile, d: int, params: Any, q: jax.Array, n1: jax.Array, n2: jax.Array) -> jax.Array:
-    return profile(params, q, n1, n2, d)
+def _kernel_values(spec: Kernel, q: np.ndarray, n1: np.ndarray, n2: np.ndarray, d: int, out: np.ndarray) -> None:
+    """Write K into `out`, from inner products and squared norms."""
+    for start in range(0, len(q), ROWS):
+        part = slice(start, start + ROWS)
+        out[part] = from_products(spec, q[part], n1[part], n2, d)
