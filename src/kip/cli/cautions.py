@@ -116,8 +116,8 @@ def _unconverged(metrics: Mapping[str, Any]) -> str:
     if full.get("converged", True):
         return ""
     return (
-        f"the model on the full training set did not converge (residual {full['residual']:.1e}): ε compares with what it "
-        "reached; try a larger --ridge, or --dtype float64"
+        f"the model on the full training set did not converge (residual {full['residual']:.1e}): ε compares with what "
+        "it reached; try a larger --ridge, or --dtype float64"
     )
 
 
