@@ -62,7 +62,7 @@ def _beaten(metrics: Mapping[str, Any], config: Mapping[str, Any], usual_steps: 
     if usual_steps is None:
         rivals.pop("label_solve", None)  # the set is itself a draw of this baseline
     best = max(rivals, key=lambda name: rivals[name], default="")
-    if not best or rivals[best] <= reached:
+    if not best or rivals[best] <= reached or _percent(rivals[best]) == _percent(reached):
         return ""
     draws = metrics["baselines"][best].get("draws", 1)
     mean = f" on average over {draws} draws" if draws > 1 else ""
