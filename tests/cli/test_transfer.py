@@ -17,9 +17,9 @@ from PIL import Image
 import kip
 from kip import cli, defaults
 from kip.cli import evaluate, main
-from kip.cli.options import LearnOptions, SetOptions
 from kip.cli.transfer import FULL_BATCH, TrainOptions, _Plan
 from kip.data import load
+from kip.options import Options
 
 QUICK = ["--net", "fc1:8,convnet:4", "--steps", "4", "--seeds", "2"]
 
@@ -194,10 +194,10 @@ def parsed(*tokens: str) -> tuple[str, str]:
     """The kernel and the labels that a command line asks `kip distill` for."""
     app = cli.build(cli._config(tokens))
     _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-    of = bound.arguments.get("of", SetOptions())
-    learning = bound.arguments.get("learning", LearnOptions())
-    chosen = defaults.choose(training=2000, size=10, kind="other", expensive=True, purpose=learning.purpose)
-    return of.kernel, chosen.labels if learning.labels == "auto" else learning.labels
+    options = bound.arguments.get("options", Options())
+    kernel = options.kernel or defaults.kernel(options.purpose, vectors=False)
+    about = {"shape": (8, 8), "training": 2000, "classes": 10, "expensive": True}
+    return kernel, defaults.resolve(options, **about).labels
 
 
 def test_for_networks_presets_what_is_not_given(tmp_path: Path) -> None:
