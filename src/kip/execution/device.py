@@ -1,7 +1,7 @@
 """A pass on a device: the training set resident there, all tiles of a pass in one compiled program.
 
-The support set, row numbers, coefficients and cotangents of K_ss are sent explicitly and counted; nothing else goes from
-the host to a device within a step. Several devices share the tiles. Results equal those of the host to rounding.
+The support set, row numbers, coefficients and cotangents of K_ss are sent explicitly and counted; nothing else goes
+from the host to a device within a step. Several devices share the tiles. Results equal those of the host to rounding.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Device:
                 x, y = self.put((np.asarray(targets.x), np.asarray(targets.y)))
                 numbers = np.arange(len(targets))
             parts, mask = self._parts(numbers, rows, x_support.dtype)
-            return DevicePass(self, bound, x, y, *self.put((parts, mask), AXIS), len(numbers))
+            parts, mask = self.put((parts, mask), AXIS)
+            return DevicePass(self, bound, x, y, parts, mask, len(numbers))
 
     def _kept(self, source: LabelledSet) -> tuple[jax.Array, jax.Array]:
         """The training set on the device, for as long as it lives on the host."""
