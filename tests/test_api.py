@@ -1,7 +1,6 @@
 import numpy as np
 import optax
 import pytest
-from scipy.cluster.vq import kmeans2
 
 import kip
 from kip import baselines, defaults
@@ -112,15 +111,6 @@ def test_baselines_agree_on_what_they_score(data):
     centres = baselines.kmeans(task, x, y)
     assert centres.mean > 0.8
     assert centres.scores.shape == (120, 3)
-
-
-def test_seeds_of_k_means_are_those_that_scipy_draws():
-    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    seeds = baselines._seeds(x, 7, np.random.default_rng(1))
-    ours, _ = kmeans2(x, seeds, minit="matrix")
-    theirs, _ = kmeans2(x, 7, minit="++", rng=np.random.default_rng(1))
-    assert np.array_equal(ours, theirs)
-    assert baselines._seeds(np.ones((4, 2)), 3, np.random.default_rng(0)).shape == (3, 2)
 
 
 @pytest.mark.parametrize(

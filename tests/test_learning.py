@@ -58,7 +58,7 @@ def test_a_run_ends_for_one_reason_and_can_be_continued(data) -> None:
 
 
 def test_a_time_budget_chooses_the_steps(data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "paced", lambda task, budget: Pace(0.01, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(learning, "paced", lambda *_: Pace(0.01, 0.0, 0.0, 0.0))
     small = kip.distill(*data, size=3, time_budget=1.0)
     assert small.config["steps"] == 60  # nine tenths of a second, less what the update takes to compile
     assert small.config["evaluate_every"] == 3

@@ -1,4 +1,4 @@
-"""A distillation from its first step to the set it publishes: one loop for the library, the command line and recipes."""
+"""A distillation from its first step to the published set: one loop for library, command line and recipes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def learn(
         end = algorithm.run(task.problem, task.config, state, callback=seen, stop=lambda: stopped() or late())
     except DivergedError as error:
         return Learned(_last_finite(error.state), DIVERGED, error.state, seconds(), str(error))
-    # To continue from is what the last step left: `end` may have been evaluated off schedule, unlike in an unbroken run.
+    # Continue from the state after the last step: `end` may have been evaluated off schedule, unlike an unbroken run.
     return Learned(end.best[0], _reason(task, end, stopped, late), last, seconds())
 
 

@@ -164,7 +164,7 @@ class Outline:
 
 def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequence[Any] | None = None) -> Outline:
     """Check the data and the options; every complaint about the input is made here, before any computation."""
-    checked(options)
+    options = checked(options)
     raw = check_points(x, "x")
     targets, codes, names = _targets(y, len(raw), classes, np.dtype(options.dtype))
     shape = raw.shape[1:]
@@ -180,7 +180,9 @@ def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequ
     options = defaults.resolve(
         own.recorded(options), shape=shape, training=len(rows), classes=len(names), expensive=expensive
     )
-    labels = algorithm.choose_labels(options.labels, size=options.size or 0, batch=options.batch, targets=len(rows))
+    labels: Any = algorithm.choose_labels(
+        options.labels, size=options.size or 0, batch=options.batch, targets=len(rows)
+    )
     options = dataclasses.replace(options, labels=labels)
     config = _config(options, kernels, own)
     _check_sizes(options, codes[rows], len(names))
