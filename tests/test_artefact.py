@@ -3,13 +3,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import kip
-from kip import artefact
+from kip import artefact, runs
 from kip.data import load
 from kip.data.preprocess import restore
 from kip.files import sha256
@@ -293,3 +294,22 @@ def test_the_card_says_what_the_set_was_made_for(tmp_path, small, data):
     card = (networks.save(tmp_path / "networks") / "README.md").read_text(encoding="utf-8")
     assert "made to train networks, with kernel 'fc1'; for kernel ridge-regression use `kip distill`" in card
     assert "preprocessed points and soft labels, to train networks on" in card
+
+
+OLD = Path(__file__).parent / "data" / "old-run"
+"""Sets that an earlier version has written, with the scores that it gave the digits' test images."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "preprocess", "rho"),
+    [("corrupted", "rbf", "standard", 0.3), ("whitened", "fc1:nngp", "zca", 0.0)],
+)
+def test_a_set_of_an_earlier_version_predicts_as_before(name: str, kernel: str, preprocess: str, rho: float) -> None:
+    small, data = kip.load(OLD / name), load("digits")
+    assert (small.kernel, small.preprocess.config()["name"], small.corruption.rho) == (kernel, preprocess, rho)
+    assert small.certificate().holds
+    scores = np.load(OLD / name / "scores.npy", allow_pickle=False)
+    np.testing.assert_allclose(small.scores(data.x_test), scores, atol=1e-4)
+    metrics = json.loads((OLD / name / "metrics.json").read_text())
+    assert small.score(data.x_test, data.y_test) == pytest.approx(metrics["test_accuracy"], abs=1 / len(data.x_test))
+    assert [entry["step"] for entry in runs.read_history(OLD / name)] == [1, 2, 3, 4, 5]

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kip import plan
-from kip.api import Options, outline
+from kip.options import Options
 from kip.plan import Expected, Pace, Work
+from kip.task import outline
 
 FLOOR = 300 * 2**20
 WORK = Work(
@@ -27,7 +28,7 @@ WORK = Work(
     support=100,
     batch=6_000,
     steps=600,
-    judging=10_000,
+    evaluated=10_000,
     solved=True,
     augmented=False,
     whitened=False,

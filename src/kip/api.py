@@ -14,6 +14,7 @@ from kip import learning
 from kip.algorithm import Info, State
 from kip.artefact import DistilledSet, load
 from kip.execution import DEFAULT, Execution
+from kip.files import absolute
 from kip.kernels import KernelLike, family
 from kip.learning import Interrupted
 from kip.options import Options, SetOptions, given, takes
@@ -30,7 +31,7 @@ def distill(
     *,
     kernel: KernelLike | Sequence[KernelLike] | None = None,
     augment: str | Augmentation | None = None,
-    optimiser: optax.GradientTransformation | None = None,
+    optimiser: optax.GradientTransformation | str = "adam",
     start: DistilledSet | str | Path | None = None,
     layout: str | None = None,
     callback: Callable[[State, Info], None] | None = None,
@@ -46,7 +47,7 @@ def distill(
 
     `kernel` is a name, a kernel, a function of two sets of points written with jax.numpy, or a list of these: a family.
     `augment` names an augmentation of the targets, or is one: a function of a NumPy generator and raw images, channels
-    last. `optimiser` is an optax transformation. `start` is a distilled set, or the folder of one, to start from.
+    last. `optimiser` is "adam" or an optax transformation. `start` is a distilled set to start from, or its folder.
 
     `callback` sees every state with its Info; `stop()` may end the run. `time_budget` chooses the steps that so many
     seconds allow, and ends the run then; where `steps` is given it only ends it.
@@ -62,11 +63,15 @@ def distill(
     own = Own(
         kernels=None if kernel is None or isinstance(kernel, str) else family(kernel, engine),
         augment=augment if callable(augment) else None,
-        optimiser=optimiser,
-        start=load(start) if isinstance(start, str | Path) else start,
+        optimiser=_own_optimiser(optimiser),
+        start=_opened(start),
         execution=execution,
     )
-    named = {"kernel": kernel if own.kernels is None else None, "augment": None if own.augment else augment}
+    named = {
+        "kernel": kernel if own.kernels is None else None,
+        "augment": None if own.augment else augment,
+        "start": absolute(start) if isinstance(start, str | Path) else None,
+    }
     asked = given(Options, {**named, **options}, "distill")
     task = prepare(channels_last(np.asarray(x), layout, "x"), y, asked, own)
     if time_budget is not None and asked.steps is None:
@@ -74,7 +79,25 @@ def distill(
     return learning.distilled(task, callback=callback, stop=stop, time_budget=time_budget)
 
 
-@takes(SetOptions, required=())
+def _own_optimiser(optimiser: Any) -> optax.GradientTransformation | None:
+    """The optimiser handed in; None stands for Adam."""
+    if isinstance(optimiser, str) and optimiser == "adam":
+        return None
+    if not callable(getattr(optimiser, "update", None)):
+        raise ValueError(f"`optimiser` must be 'adam' or an optax transformation; got {optimiser!r}")
+    return optimiser
+
+
+def _opened(start: Any) -> DistilledSet | None:
+    """The set to start from, read from its folder where that is given."""
+    if start is None or isinstance(start, DistilledSet):
+        return start
+    if not isinstance(start, str | Path):
+        raise ValueError(f"`start` must be a distilled set or the folder of one; got {start!r}")
+    return load(start)
+
+
+@takes(SetOptions)
 def label_solve(
     x: Any,
     y: Any,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 DATA, LEARNING, OPTIMISATION, RUNNING = "Data", "What is learned", "How it is learned", "Running"
 GROUPS = (DATA, LEARNING, OPTIMISATION, RUNNING)
+
+
+Kind = Literal["digits", "photos", "images", "vectors"]
+LabelMode = Literal["auto", "fixed", "learned", "solved"]
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from kip.choices import Kind, LabelMode
 from kip.options import Options
 
 VECTOR_FAMILY = "fc1:standard=1024+fc2:standard=1024+fc3:standard=1024"
@@ -35,7 +36,7 @@ NETWORK_FAMILY = f"{VECTOR_FAMILY}+conv1:standard=128+conv2:standard=128"
 """The kernels that the paper learns images with which are to train networks, sampled at every step."""
 
 
-def kind_of(shape: tuple[int, ...]) -> str:
+def kind_of(shape: tuple[int, ...]) -> Kind:
     """The kind of data where none is named, by the shape of a raw point: vectors, photos (three channels), images."""
     if len(shape) == 1:
         return "vectors"
@@ -104,7 +105,7 @@ class Defaults:
     batch: int | None
     augment: str
     evaluate_targets: int = 10_000
-    labels: Literal["auto", "fixed"] = "auto"
+    labels: LabelMode = "auto"
 
 
 def choose(*, training: int, size: int, kind: str, expensive: bool, purpose: str = "kernels") -> Defaults:

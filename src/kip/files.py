@@ -109,6 +109,11 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def absolute(path: str | Path) -> str:
+    """A path as it is found from anywhere, as text."""
+    return as_text(as_path(path).expanduser().resolve())
+
+
 def as_text(name: str | Path) -> str:
     r"""A file's name or an argument as the Unicode text that its bytes are in UTF-8, whatever the locale's encoding.
 

@@ -177,6 +177,9 @@ class KernelRidge:
         """Predicted label vectors, kernel by kernel."""
         for kernel, alpha in zip(self.kernels, self.coefficients, strict=True):
             dtype = self._dtype(kernel, alpha)
+            if len(x) == 0:
+                yield np.zeros((0, alpha.shape[1]), dtype)
+                continue
             points = unlabelled(x.astype(dtype, copy=False))
             run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), points)
             rows = run(_prediction, concatenate, alpha=alpha.astype(dtype, copy=False))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from kip.choices import DATA, LEARNING, OPTIMISATION, RUNNING, Option
+from kip.choices import DATA, LEARNING, OPTIMISATION, RUNNING, Kind, LabelMode, Option
 from kip.files import as_text
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,17 +84,17 @@ class SetOptions:
         ),
     ] = None
     ridge: Annotated[float, Option("λ, in units of the mean of K's diagonal.", LEARNING, at_least=0)] = 1e-6
-    plain_ridge: Annotated[bool, Option("Take λ as it is, not scaled by K's diagonal.", LEARNING)] = False
+    plain_ridge: Annotated[bool, Option("Use λ itself, not scaled by K's diagonal.", LEARNING)] = False
     corruption: Annotated[
         float,
         Option("ρ: this fraction of each point's coordinates is noise and stays so.", LEARNING, at_least=0, below=1),
     ] = 0.0
-    fill: Annotated[Literal["noise", "zeros"], Option("What corrupted coordinates hold.", LEARNING)] = "noise"
+    fill: Annotated[Literal["noise", "zeros"], Option("Values of corrupted coordinates.", LEARNING)] = "noise"
     by_pixel: Annotated[bool, Option("Corrupt whole pixels, all channels together.", LEARNING)] = False
     kind: Annotated[
-        Literal["digits", "photos", "images", "vectors"] | None,
+        Kind | None,
         Option(
-            "Kind of data, which decides how they are augmented.",
+            "Kind of data; the default steps, learning rate and augmentation depend on it.",
             DATA,
             none="that of a named data set, else by shape and channels",
         ),
@@ -108,10 +108,12 @@ class SetOptions:
     ] = None
     validation: Annotated[
         float,
-        Option("Fraction of the training set held out, to watch accuracy on.", DATA, at_least=0, below=1),
+        Option(
+            "Fraction of the training set held out; accuracy on it is shown during the run.", DATA, at_least=0, below=1
+        ),
     ] = 0.0
     engine: Annotated[
-        Literal["jax", "numba"] | None, Option("What computes convolutional kernels.", RUNNING, none="by the device")
+        Literal["jax", "numba"] | None, Option("Engine for convolutional kernels.", RUNNING, none="by the device")
     ] = None
     dtype: Annotated[Literal["float32", "float64"], Option("Precision of the points and of K_ts.", RUNNING)] = "float32"
     seed: Annotated[int, Option("Every random choice follows from it.", RUNNING, at_least=0)] = 0
@@ -127,13 +129,13 @@ class Options(SetOptions):
     purpose: Annotated[
         Literal["kernels", "networks"],
         Option(
-            "What the set is to train. networks chooses the kernels FC1-3 and Conv1-2, fixed labels and small batches.",
+            "What the set will train. networks selects the kernels FC1-3 and Conv1-2, fixed labels and small batches.",
             LEARNING,
             names=("--for", "--purpose"),
         ),
     ] = "kernels"
     labels: Annotated[
-        Literal["auto", "fixed", "learned", "solved"],
+        LabelMode,
         Option(
             "How support labels are set. auto solves for them in closed form when a batch has at least five targets "
             "per support point, and learns them otherwise.",
@@ -143,8 +145,8 @@ class Options(SetOptions):
     start: Annotated[
         str | None,
         Option(
-            "Start from a distilled set, a run's folder: with another kernel, on more data, or larger; new points are "
-            "drawn from the training set.",
+            "Start from the distilled set of a run: to learn with another kernel, on more data, or a larger size. New "
+            "points are drawn from the training set, class-balanced.",
             LEARNING,
             none="points drawn from the training set",
             metavar="RUN",
@@ -231,11 +233,20 @@ class RunOptions:
         str | None, Option("JAX device, such as cpu or gpu:1.", RUNNING, none="JAX's own choice", free=True)
     ] = None
     cache: Annotated[
-        Path | None, Option("Folder to keep values of expensive kernels in, for other runs to find.", RUNNING)
+        Path | None,
+        Option(
+            "Folder to keep values of expensive kernels in, for other runs to find.",
+            RUNNING,
+            none="in the run, until it ends",
+        ),
     ] = None
     config: Annotated[
         Path | None,
-        Option("TOML with one table per command, or the config.json of a run; the command line wins.", RUNNING),
+        Option(
+            "TOML with one table per command, or the config.json of a run; the command line wins.",
+            RUNNING,
+            none="no file",
+        ),
     ] = None
 
 
@@ -245,6 +256,8 @@ BUDGET = Option(
     none="no limit",
     free=True,
 )
+
+RESUME = Option("Continue the run in --out where it was left.", RUNNING)
 
 NOT_KEPT = ("out", "seeds", "cache", "config", "resume")
 """Options that say where a run goes, not what it is: `config.json` leaves them out."""
@@ -259,27 +272,29 @@ def declared(schema: type) -> Iterator[tuple[str, Any, Option]]:
 
 
 def checked(options: Any, *, spell: Callable[[str], str] = str) -> Any:
-    """`options`, if every value is of its type and within its bounds; a ValueError that names the option if not.
+    """`options` as plain values, if each is of its type and within its bounds; else a ValueError that names the option.
 
-    `spell` turns a name into what the user wrote, such as "--learning-rate".
+    NumPy's numbers become Python's, since options are stored as JSON. `spell` turns a name into what the user wrote,
+    such as "--learning-rate".
     """
+    plain: dict[str, Any] = {}
     for name, kind, option in declared(type(options)):
-        complaint = _complaint(getattr(options, name), kind, option)
+        value = getattr(options, name)
+        complaint = _complaint(value, kind, option)
         if complaint:
-            raise ValueError(f"`{spell(name)}` must be {complaint}; got {getattr(options, name)!r}")
-    return options
+            raise ValueError(f"`{spell(name)}` must be {complaint}; got {value!r}")
+        if value is not None and (number := _wanted(kind)) in (int, float):
+            plain[name] = number(value)
+    return dataclasses.replace(options, **plain)
 
 
 def _complaint(value: Any, kind: Any, option: Option) -> str | None:
     """What `value` should be, where it is not."""
-    kinds = typing.get_args(kind) if typing.get_origin(kind) is not Literal else (kind,)
-    if value is None and type(None) in kinds:
+    if value is None and type(None) in typing.get_args(kind):
         return None
-    literal = [each for each in (kind, *kinds) if typing.get_origin(each) is Literal]
-    choices = typing.get_args(literal[0]) if literal else ()
-    if choices:
+    wanted = _wanted(kind)
+    if choices := typing.get_args(wanted):
         return None if value in choices else f"one of {', '.join(choices)}"
-    wanted = next(each for each in (*kinds, kind) if each in (int, float, str, bool, Path))
     if wanted is int and not _is_whole(value):
         return "a whole number"
     if wanted is float and (isinstance(value, bool | str) or not _is_finite(value)):
@@ -287,6 +302,12 @@ def _complaint(value: Any, kind: Any, option: Option) -> str | None:
     if wanted in (str, bool) and not isinstance(value, wanted):
         return {str: "a string", bool: "true or false"}[wanted]
     return option.bounds(value)
+
+
+def _wanted(kind: Any) -> Any:
+    """The type of an option without None: a plain type, or a Literal."""
+    kinds = () if typing.get_origin(kind) is Literal else typing.get_args(kind)
+    return next((each for each in kinds if each is not type(None)), kind)
 
 
 def _is_whole(value: Any) -> bool:
@@ -318,7 +339,7 @@ def unknown(name: str, schema: type) -> str:
     return f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(names)}"
 
 
-def takes(schema: type, *, required: tuple[str, ...] = ("size",)) -> Callable[[F], F]:
+def takes(schema: type) -> Callable[[F], F]:
     """Give a function that ends with `**options` the options of `schema` as its explicit keyword arguments.
 
     They are in its signature and, with their help, in its documentation; a misspelt one is a TypeError that suggests
@@ -329,7 +350,7 @@ def takes(schema: type, *, required: tuple[str, ...] = ("size",)) -> Callable[[F
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = {parameter.name for parameter in own}
-        added = [each for each in _parameters(schema, required) if each.name not in taken]
+        added = [each for each in _parameters(schema) if each.name not in taken]
         function.__signature__ = signature.replace(parameters=_ordered([*own, *added]))  # type: ignore[attr-defined]
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{documented(schema)}"
         return function
@@ -337,11 +358,10 @@ def takes(schema: type, *, required: tuple[str, ...] = ("size",)) -> Callable[[F
     return decorate
 
 
-def _parameters(schema: type, required: tuple[str, ...]) -> Iterator[inspect.Parameter]:
+def _parameters(schema: type) -> Iterator[inspect.Parameter]:
     defaults = {field.name: field.default for field in dataclasses.fields(schema)}
     for name, kind, _ in declared(schema):
-        default = inspect.Parameter.empty if name in required else defaults[name]
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
 
 
 def _ordered(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:

@@ -19,12 +19,10 @@ SAVE_SHARE = 0.01
 class Record:
     """History and checkpoints of one run; `identity` is what its checkpoints belong to."""
 
-    def __init__(
-        self, run: runs.Run, identity: Mapping[str, Any], *, every: float = SAVE_EVERY, share: float = SAVE_SHARE
-    ) -> None:
+    def __init__(self, run: runs.Run, identity: Mapping[str, Any]) -> None:
         self.run = run
         folder = run.folder / runs.CHECKPOINTS
-        self.saver = checkpoint.Saver(folder, identity, every, share=share, before=run.flush_history)
+        self.saver = checkpoint.Saver(folder, identity, SAVE_EVERY, share=SAVE_SHARE, before=run.flush_history)
 
     def latest(self, fresh: State, *, say: Callable[[str], object]) -> State | None:
         """The state in which the run was left, to the bit; None where there is no checkpoint."""

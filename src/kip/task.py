@@ -164,7 +164,7 @@ class Outline:
 
 def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequence[Any] | None = None) -> Outline:
     """Check the data and the options; every complaint about the input is made here, before any computation."""
-    checked(options)
+    options = checked(options)
     raw = check_points(x, "x")
     targets, codes, names = _targets(y, len(raw), classes, np.dtype(options.dtype))
     shape = raw.shape[1:]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kip import conjugate_gradients
 from kip.cli import cautions, main
 
 USUAL = 600
@@ -110,6 +114,38 @@ def test_what_is_already_given_is_not_advised(labels: str, damping: float) -> No
     assert ("--damping" in text) == (labels == "solved" and damping < cautions.DAMPING)
 
 
+def test_a_full_model_that_did_not_converge_is_named() -> None:
+    assert said(baselines={"full": {"test_accuracy": 0.9}}) == []
+    (sentence,) = said(baselines={"full": {"test_accuracy": 0.9, "converged": False, "residual": 0.0213}})
+    assert sentence == (
+        "the model on the full training set did not converge (residual 2.1e-02): ε compares with what it reached; "
+        "try a larger --ridge, or --dtype float64"
+    )
+
+
+@pytest.mark.parametrize("iterations", [1, 500])
+def test_a_run_says_whether_its_full_model_converged(
+    iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = functools.partial(conjugate_gradients.fit, most_iterations=iterations, rank=20)
+    for place in ("kip.cli.measure", "kip.conjugate_gradients"):  # the first imports from the second, unpatched
+        monkeypatch.setattr(f"{place}.DIRECT_LIMIT", 100)
+    monkeypatch.setattr(conjugate_gradients, "fit", fit)
+    command = ["distill", "--targets", "200", "--ridge", "1e-2", "--steps", "1", "--draws", "1", "--full"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    full, notes = metrics["baselines"]["full"], [note for note in metrics["warnings"] if "did not converge" in note]
+    assert metrics["epsilon_weak"] is not None
+    if iterations > 1:
+        assert set(full) == {"test_accuracy"}
+        assert notes == []
+        return
+    assert full["converged"] is False
+    assert full["residual"] > conjugate_gradients.DEFAULT_TOLERANCE
+    assert f"(residual {full['residual']:.1e})" in notes[0]
+    assert f"note: {notes[0]}" in capsys.readouterr().out
+
+
 def test_every_option_that_is_advised_exists(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(
         sentence
@@ -117,7 +153,7 @@ def test_every_option_that_is_advised_exists(capsys: pytest.CaptureFixture[str])
         for steps in (1, USUAL)
         for sentence in said(
             accuracy=0.1,
-            baselines={"kmeans": {"test_accuracy": 0.9}},
+            baselines={"kmeans": {"test_accuracy": 0.9}, "full": {"test_accuracy": 0.9, "residual": 0.1}},
             largest_label=99.0,
             idle_points=3,
             learned=learned,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kip.kip import DivergedError
 from PIL import Image
 
 import kip
-from kip import runs
-from kip.cli import learning, main
+from kip import algorithm, checkpoint, runs
+from kip.algorithm import DivergedError
+from kip.cli import main
 from kip.data import load
 
-QUICK = ["--steps", "6", "--judge-every", "2"]
+QUICK = ["--steps", "6", "--evaluate-every", "2"]
 
 
 def metrics_of(folder: Path) -> dict[str, Any]:
@@ -105,8 +106,8 @@ def test_history_has_a_line_a_step(run: Path) -> None:
     history = runs.read_history(run)
     assert [entry["step"] for entry in history] == [1, 2, 3, 4, 5, 6]
     assert all(entry["loss"] > 0 and entry["seconds"] > 0 for entry in history)
-    assert ["judged" in entry for entry in history] == [False, True] * 3
-    assert history[-1]["judged"] < history[0]["loss"]
+    assert ["evaluated" in entry for entry in history] == [False, True] * 3
+    assert history[-1]["evaluated"] < history[0]["loss"]
 
 
 def test_the_set_predicts_in_a_fresh_process_from_elsewhere(run: Path, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_validation_corruption_and_augmentation_are_recorded(tmp_path: Path) -> 
     more = ["--validation", "0.2", "--corruption", "0.5", "--augment", "--kernel", "fc1:nngp"]
     folder = distilled(tmp_path / "run", *more)
     metrics, small = metrics_of(folder), kip.load(folder)
-    watched = [entry["validation_accuracy"] for entry in runs.read_history(folder) if "judged" in entry]
+    watched = [entry["validation_accuracy"] for entry in runs.read_history(folder) if "evaluated" in entry]
     assert len(watched) == 3
     assert metrics["validation_accuracy"] in (pytest.approx(watched[-1], abs=0.05), watched[-1])
     assert metrics["config"]["augment"] == "digits"
@@ -189,8 +190,6 @@ def test_a_time_budget_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_saves_the_last_finite_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kip import kip as algorithm
-
     step = algorithm.step
 
     def fails(state: Any, *rest: Any) -> Any:
@@ -217,7 +216,7 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_the_set_as_it_stands(number: int, tmp_path: Path) -> None:
-    process = started(tmp_path, "--steps", "20000", "--judge-every", "1000")
+    process = started(tmp_path, "--steps", "20000", "--evaluate-every", "1000")
     os.kill(process.pid, number)
     out, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number
@@ -236,7 +235,7 @@ class KilledError(BaseException):
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
 def test_a_broken_run_resumes_to_the_bit(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = learning.checkpoint.Saver.save
+    save = checkpoint.Saver.save
 
     def breaks(self: Any, state: Any) -> None:
         if state.step != 5:
@@ -249,7 +248,7 @@ def test_a_broken_run_resumes_to_the_bit(how: str, tmp_path: Path, monkeypatch: 
 
     command = ["distill", "--out", str(tmp_path / "broken"), *QUICK, "--draws", "0"]
     with monkeypatch.context() as patch:
-        patch.setattr(learning.checkpoint.Saver, "__call__", breaks)
+        patch.setattr(checkpoint.Saver, "__call__", breaks)
         if how == "interrupted":
             assert main(command) == 130
         else:
@@ -294,3 +293,96 @@ def test_label_solve(tmp_path: Path) -> None:
         main(["label-solve", "--config", str(tmp_path / "run"), "--draws", "0", "--out", str(tmp_path / "again")]) == 0
     )
     assert metrics_of(tmp_path / "again")["test_accuracy"] == metrics["test_accuracy"]
+
+
+OLD = Path(__file__).parents[1] / "data" / "old-run"
+"""Runs that the version before the options and checkpoints changed has written."""
+
+
+def test_the_config_of_an_old_run_says_what_is_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = OLD / "corrupted" / "config.json"
+    assert main(["distill", "--config", str(path), "--out", str(tmp_path / "run")]) == 2
+    line = f"kip: {path}: the option 'judge_every' is now called 'evaluate_every'; rename it there\n"
+    assert capsys.readouterr().err == line
+    config = path.read_text().replace("judge_", "evaluate_")
+    (tmp_path / "config.json").write_text(config)
+    assert main(["distill", "--config", str(tmp_path), "--draws", "0", "--out", str(tmp_path / "run")]) == 0
+    assert metrics_of(tmp_path / "run")["test_accuracy"] == metrics_of(OLD / "corrupted")["test_accuracy"]
+
+
+@pytest.mark.parametrize("how", ["as it is", "renamed", "completed"])
+def test_an_old_unfinished_run_is_left_to_the_version_that_began_it(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(OLD / "unfinished", run)
+    path = run / "config.json"
+    if how != "as it is":
+        path.write_text(path.read_text().replace("judge_", "evaluate_"))
+    if how == "completed":
+        now = {"kind": "digits", "labels": "solved", "start": None, "optimiser": "adam"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | now))
+    before = {each: each.read_bytes() for each in run.rglob("*") if each.is_file() and each.name != ".lock"}
+    assert main(["distill", "--resume", "--out", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert {
+        "as it is": f"{path}: the option 'judge_every' is now called 'evaluate_every'; finish it with the version",
+        "renamed": "was begun by kip 0.1.0, which had no option 'kind'; finish it with the version",
+        "completed": "before the format of checkpoints changed (schema 1; this version reads 2); finish the run with",
+    }[how] in error
+    assert "begin anew in another folder" in error
+    assert {each: each.read_bytes() for each in run.rglob("*") if each.is_file() and each.name != ".lock"} == before
+
+
+@pytest.mark.parametrize("more", [["--size", "20"], ["--kernel", "fc1"], []], ids=["larger", "another kernel", "again"])
+def test_a_run_starts_from_another_and_is_resumed(
+    more: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    options = ["--start", run.name, *more, *QUICK, "--draws", "0"]
+    assert main(["distill", "--out", str(tmp_path / "whole"), *options]) == 0
+    small, config = kip.load(tmp_path / "whole"), metrics_of(tmp_path / "whole")["config"]
+    assert len(small) == config["size"] == (20 if "--size" in more else 10)
+    assert config["start"] == str(run.resolve()), "found from anywhere"
+    data = load("digits")
+    same = kip.distill(
+        data.x_train,
+        data.y_train,
+        start=run,
+        kind="digits",
+        steps=6,
+        evaluate_every=2,
+        **({"size": 20} if "--size" in more else {"kernel": "fc1"} if more else {}),
+    )
+    np.testing.assert_array_equal(small.x, same.x)
+    save = checkpoint.Saver.save
+
+    def dies(self: Any, state: Any) -> None:
+        if state.step == 3:
+            save(self, state)
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Saver, "__call__", dies)
+        with pytest.raises(KilledError):
+            main(["distill", "--out", str(tmp_path / "broken"), *options])
+    monkeypatch.chdir(tmp_path)
+    assert main(["distill", "--resume", "--out", "broken"]) == 0
+    again = kip.load(tmp_path / "broken")
+    np.testing.assert_array_equal(again.x, small.x)
+    np.testing.assert_array_equal(again.y, small.y)
+    assert timeless(tmp_path / "broken") == timeless(tmp_path / "whole")
+
+
+def test_what_cannot_be_started_from_is_refused_before_data_are_read(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["distill", "--start", "nowhere"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "nowhere holds no distilled set" in printed.err
+    assert main(["distill", "--start", str(run), "--size", "9"]) == 2
+    assert "`size` must be at least the 10 points of `start`; got 9" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -52,12 +52,14 @@ def test_data_elsewhere_are_read_as_the_run_read_its_own(tmp_path: Path) -> None
     stored = {"data": old, "label": "kind", "resize": 8, "fit": "pad", "skip_unreadable": True, "source": "official"}
     (tmp_path / "config.json").write_text(json.dumps(stored))
     assert evaluate.data_of(tmp_path, None, None, None) == DataOptions(**stored)
-    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions("new.csv", "kind", 8, None, "pad", True)
+    assert evaluate.data_of(tmp_path, "new.csv", None, None) == DataOptions(
+        data="new.csv", label="kind", resize=8, fit="pad", skip_unreadable=True
+    )
     assert evaluate.data_of(tmp_path, "new.csv", "other", 9, "crop") == DataOptions(
-        "new.csv", "other", 9, None, "crop", True
+        data="new.csv", label="other", resize=9, fit="crop", skip_unreadable=True
     )
     assert evaluate.data_of(tmp_path, old, None, None) == DataOptions(**stored)
-    assert evaluate.data_of(tmp_path / "bare", "new.csv", None, None) == DataOptions("new.csv")
+    assert evaluate.data_of(tmp_path / "bare", "new.csv", None, None) == DataOptions(data="new.csv")
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def test_a_time_budget_chooses_steps_that_are_kept(
     for seed in ("s0", "s1"):
         config = json.loads((run / seed / "config.json").read_text())
         assert config["steps"] == 15  # nine tenths of 20 s, less the 2 s that timing took and a little to compile again
-        assert config["judge_every"] == 1
+        assert config["evaluate_every"] == 1
         metrics = metrics_of(run / seed)
         assert metrics["steps"] == 15  # the cosine came to its end
         assert metrics["stopped"] == "all steps done"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kip.grams import Kept, Store
 from rich.console import Console
 
 import kip
 from kip.cli import main, progress
 from kip.cli.watch import GRAMS, Watch
+from kip.gram_cache import CachedGram, Store
 from kip.kernels.planes_cpu import NumbaPlanesKernel
 
 SOLVE = ["label-solve", "--kernel", "conv2:nngp", "--size", "10", "--targets", "600", "--draws", "0"]
@@ -27,15 +27,15 @@ SOLVE = ["label-solve", "--kernel", "conv2:nngp", "--size", "10", "--targets", "
 # Runs a command and kills itself, as a power failure would, once so many tiles are written.
 KILLED = textwrap.dedent("""
     import os, signal, sys
-    from kip import grams
+    from kip import gram_cache
     from kip.cli import main
-    write, written = grams.Store.write, []
+    write, written = gram_cache.Store.write, []
     def counting(store, key, tile):
         write(store, key, tile)
         written.append(key)
         if len(written) == int(sys.argv[1]):
             os.kill(os.getpid(), signal.SIGKILL)
-    grams.Store.write = counting
+    gram_cache.Store.write = counting
     main(sys.argv[2:])
 """)
 
@@ -144,7 +144,7 @@ def test_an_interrupted_label_solve_goes_on_from_what_it_has(
     tmp_path: Path, interrupted: list[int], computed: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SOLVE, "--out", str(tmp_path)]) == 128 + signal.SIGINT
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command continues" in capsys.readouterr().out
     assert not (tmp_path / "distilled.json").exists()
     assert computed == [10 * 10]
     computed.clear()
@@ -173,9 +173,9 @@ def test_a_bar_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(progress, "console", Console(file=file, width=100, force_terminal=True))
         x = np.random.default_rng(0).normal(size=(6, 8, 8, 1))
         watch = Watch(tmp_path / "cache")
-        kernels = watch.kernels([kip.kernel("conv1")])
+        kernels = watch.kernels([kip.kernel("conv1")], (8, 8, 1))
         for total in (36, None):
-            with watch.over("a long one", kernels, total):
+            with watch.over("a long one", True, total):
                 kernels[0].gram(x)
         file.seek(0)
         printed = file.read()
@@ -189,16 +189,16 @@ def test_a_full_disk_does_not_end_a_run(
     def refuse(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kip.grams.write_atomic", refuse)
+    monkeypatch.setattr("kip.gram_cache.write_atomic", refuse)
     assert main([*SOLVE, "--out", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.count("no longer kept") == 1
 
 
 def test_the_pace_is_measured_anew_where_all_was_found(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(6, 8, 8, 1))
-    Kept(kip.kernel("conv1"), Store(tmp_path)).gram(x)
+    CachedGram(kip.kernel("conv1"), Store(tmp_path)).gram(x)
     watch = Watch(tmp_path)
-    kernels = watch.kernels([kip.kernel("conv1")])
-    with watch.over("again", kernels, 36):
+    kernels = watch.kernels([kip.kernel("conv1")], (8, 8, 1))
+    with watch.over("again", True, 36):
         kernels[0].gram(x)
-    assert 0 < watch.seconds_a_pair(kernels, x) < 60
+    assert 0 < watch.seconds_per_pair(kernels, x) < 60

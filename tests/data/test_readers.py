@@ -165,7 +165,7 @@ def test_a_folder_of_cifar_batches(tmp_path: Path, inner: str) -> None:
     np.testing.assert_array_equal(data.x_train, images[:20])
     np.testing.assert_array_equal(data.x_test, images[20:])
     np.testing.assert_array_equal(data.y_train, labels[:20])
-    assert data.kind == "photos"
+    assert data.kind is None  # it follows from shape and channels
     assert data.classes[3] == "cat"
 
 
@@ -199,7 +199,7 @@ def test_npz_with_four_arrays(tmp_path: Path, save: object) -> None:
     assert data.x_test.dtype.isnative
     assert data.classes == ("b", "c", "été")
     assert data.y_train.tolist() == [2, 0, 1] * 3
-    assert data.kind == "photos"
+    assert data.kind is None  # it follows from shape and channels
 
 
 def test_npz_with_x_and_y_is_split(tmp_path: Path) -> None:
@@ -250,7 +250,6 @@ def test_npz_with_channels_first(tmp_path: Path, names: tuple[str, ...]) -> None
     np.testing.assert_array_equal(moved.x_train, plain.x_train)
     np.testing.assert_array_equal(moved.x_test, plain.x_test)
     assert moved.x_train.flags.c_contiguous
-    assert moved.kind == "photos"
     assert load(tmp_path / "first.npz", layout="channels-last").x_train.shape[1:] == (3, 8, 6)
 
 
@@ -372,7 +371,7 @@ def test_unbalanced_class_folders_are_split_and_each_class_is_trained_on(tmp_pat
     data = load(tmp_path)
     assert dict(zip(data.classes, np.bincount(data.y_train).tolist(), strict=True)) == {"many": 24, "rare": 1, "two": 2}
     assert len(data.x_test) == 6
-    assert data.kind == "photos"
+    assert data.kind is None  # it follows from shape and channels
     assert data.notes == (
         "classes 'rare' (1 point), 'two' (2 points) are small: all are used for training, none for testing",
     )

@@ -23,9 +23,9 @@ import kip
 from kip import checkpoint, runs
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["--judge-every", "4", "--draws", "0"]
+SHORT = ["--evaluate-every", "4", "--draws", "0"]
 CASES: dict[str, list[str]] = {
-    "digits, augmented": ["--augment", "digits", "--steps", "40", "--judge-every", "7", "--draws", "1"],
+    "digits, augmented": ["--augment", "digits", "--steps", "40", "--evaluate-every", "7", "--draws", "1"],
     "digits, a family, corrupted, validated": [
         *("--kernel", "rbf+fc1", "--labels", "learned", "--corruption", "0.3", "--batch", "200"),
         *("--support-batch", "10", "--size", "20", "--validation", "0.1", "--steps", "30", *SHORT),
@@ -207,8 +207,7 @@ def check_whole(run: Path) -> None:
             lines = path.read_text(encoding="utf-8").splitlines()
             assert [json.loads(line)["step"] for line in lines] == list(range(1, len(lines) + 1))
         elif path.parent.name == runs.CHECKPOINTS:
-            with path.open("rb") as file:
-                checkpoint._verify(file, path.stat().st_size)
+            assert checkpoint._is_whole(path), path
         elif path.suffix == ".png":
             with Image.open(path) as image:
                 image.load()

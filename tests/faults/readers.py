@@ -19,8 +19,10 @@ from cyclopts import CycloptsError
 from tests.faults.inputs import SEEDS, bounded, outcome, surrounded
 
 import kip
-from kip import api, checkpoint, cli, grams, runs
-from kip import kip as algorithm
+from kip import algorithm, checkpoint, cli, runs
+from kip.gram_cache import CachedGram, Store
+from kip.options import Options
+from kip.task import prepare
 
 ALLOWED = (ValueError, FileNotFoundError, CycloptsError)
 
@@ -82,7 +84,7 @@ def _data(name: str, folder: Path) -> Reader:
     return Reader(path, seeds, lambda: outcome(place))
 
 
-def _saved(folder: Path, **more: Any) -> kip.api.DistilledSet:
+def _saved(folder: Path, **more: Any) -> kip.DistilledSet:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 4, 4)).astype(np.uint8)
     small = kip.distill(x, np.repeat(["a", "b"], 20), size=2, steps=1, **more)
@@ -131,8 +133,8 @@ def _resealed_arrays(folder: Path) -> Reader:
 def _checkpoint(folder: Path) -> Reader:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (40, 4, 4)).astype(np.uint8)
-    options = api.Options(size=2, steps=2, labels="learned", corruption=0.3, judge_every=1, augment="none")
-    task = api.prepare(x, np.repeat(["a", "b"], 20), options)
+    options = Options(size=2, steps=2, labels="learned", corruption=0.3, evaluate_every=1, augment="none")
+    task = prepare(x, np.repeat(["a", "b"], 20), options)
     fresh = algorithm.init(task.problem, task.config, key=0)
     state = algorithm.run(task.problem, task.config, fresh)
     identity = dataclasses.asdict(options)
@@ -183,7 +185,7 @@ def _toml(folder: Path) -> Reader:
 
 
 def _history(folder: Path) -> Reader:
-    line = b'{"step": %d, "loss": 0.5, "judged": 0.25, "seconds": 1.5}\n'
+    line = b'{"step": %d, "loss": 0.5, "evaluated": 0.25, "seconds": 1.5}\n'
     seeds = (b"".join(line % step for step in range(1, 6)),)
 
     def read() -> None:
@@ -197,13 +199,13 @@ def _history(folder: Path) -> Reader:
 def _tile(folder: Path) -> Reader:
     """A tile that is not whole is computed again, and so written again: what is read back is right in any case."""
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    kept = grams.Kept(kip.kernel("linear"), grams.Store(folder))
+    kept = CachedGram(kip.kernel("linear"), Store(folder))
     right = kept.gram(x, x + 1)
     (path,) = folder.iterdir()
     data = path.read_bytes()
 
     def read() -> None:
-        np.testing.assert_array_equal(grams.Kept(kip.kernel("linear"), grams.Store(folder)).gram(x, x + 1), right)
+        np.testing.assert_array_equal(CachedGram(kip.kernel("linear"), Store(folder)).gram(x, x + 1), right)
         path.write_bytes(content)
 
     content = data

@@ -17,10 +17,10 @@ import pytest
 from tests.faults.kills import assert_identical, names
 
 import kip
-from kip import runs
-from kip.cli import learning, main
+from kip import checkpoint, recording, runs
+from kip.cli import main
 
-QUICK = ["--steps", "8", "--judge-every", "3", "--draws", "0"]
+QUICK = ["--steps", "8", "--evaluate-every", "3", "--draws", "0"]
 
 
 class KilledError(BaseException):
@@ -30,12 +30,12 @@ class KilledError(BaseException):
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after every step."""
-    monkeypatch.setattr(learning, "SAVE_EVERY", 0.0)
-    monkeypatch.setattr(learning, "SAVE_SHARE", 1.0)
+    monkeypatch.setattr(recording, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(recording, "SAVE_SHARE", 1.0)
 
 
 def killed_after(step: int, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    save = learning.checkpoint.Saver.save
+    save = checkpoint.Saver.save
 
     def saves_and_dies(self: Any, state: Any) -> None:
         save(self, state)
@@ -43,7 +43,7 @@ def killed_after(step: int, command: list[str], monkeypatch: pytest.MonkeyPatch)
             raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(learning.checkpoint.Saver, "save", saves_and_dies)
+        patch.setattr(checkpoint.Saver, "save", saves_and_dies)
         with pytest.raises(KilledError):
             main(command)
 
@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_a_good_checkpoint_from_which_the_run_goes_on(
         assert not [name for name in names(run) if name.endswith(".partial")]
         subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
         assert main(["distill", "--resume", "--out", str(run)]) == 0
-        assert "going on from step" in capsys.readouterr().out
+        assert "continuing at step" in capsys.readouterr().out
         assert_identical(run, tmp_path / "whole")
 
 

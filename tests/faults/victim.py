@@ -61,10 +61,9 @@ def slow_down(number: int, seconds: float) -> None:
 
 
 def main() -> int:
-    from kip import cli
-    from kip.cli import learning
+    from kip import cli, recording
 
-    learning.SAVE_EVERY, learning.SAVE_SHARE = 0.0, 1.0
+    recording.SAVE_EVERY, recording.SAVE_SHARE = 0.0, 1.0
     if number := int(os.environ.get("FAULTS_SLOW", "0")):
         slow_down(number, float(os.environ["FAULTS_SECONDS"]))
     return cli.main()

@@ -18,7 +18,7 @@ from cyclopts.config import Dict
 
 from kip import machine, runs
 from kip._version import __version__
-from kip.cli import bench, data, distill, evaluate, label_solve, options, plan, reproduce, transfer
+from kip.cli import bench, common, data, distill, evaluate, label_solve, options, plan, reproduce, transfer
 
 BAD_INPUT, FAILED = 2, 1
 FULL_DISK = "; free some space, and continue with `--resume` where a checkpoint was kept"
@@ -101,14 +101,16 @@ def _memory_words(error: Exception) -> str:
 def _config(tokens: Sequence[str]) -> list[Any]:
     """Where options come from that are not given: `--config`, or with `--resume` the run."""
     path = options.value_of("--config", tokens)
+    remedy = "rename it there"
     if "--resume" in tokens and path is None and (path := options.value_of("--out", tokens)) is not None:
         path = path / runs.CONFIG
         if not path.is_file():
             raise FileNotFoundError(f"`--resume`: {path.parent} holds no run that was begun; leave --resume out")
+        remedy = common.BEGUN_BEFORE
     if path is None:
         return []
     commands, _, _ = build().parse_commands(tokens)
-    table = options.read_config(path, commands)
+    table = options.read_config(path, commands, remedy=remedy)
     return [Dict(_under(commands, table), source=str(path))] if table else []
 
 

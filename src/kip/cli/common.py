@@ -16,7 +16,7 @@ from kip import runs
 from kip._version import __version__
 from kip.cli.options import check, spelt
 from kip.cli.progress import Interrupt, say, show, working
-from kip.files import as_path, as_text
+from kip.files import absolute, as_path
 from kip.options import DataOptions, Options, RunOptions, SetOptions, declared
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kip.data import Dataset
     from kip.plan import Expected
     from kip.task import Outline, Task
+
+BEGUN_BEFORE = "finish it with the version of kip that began it, or begin anew in another folder"
 
 AUGMENTATIONS = ("auto", "none", "digits", "photos", "flips")
 
@@ -108,8 +110,11 @@ def outlined(dataset: Dataset, options: Options) -> Outline:
     from kip.task import Own, outline
 
     classes = class_names(dataset)
-    own = Own(start=None if options.start is None else load(options.start))
     options = dataclasses.replace(options, kind=options.kind or dataset.kind)
+    own = Own()
+    if options.start is not None:
+        start = absolute(options.start)
+        options, own = dataclasses.replace(options, start=start), Own(start=load(as_path(start)))
     return outline(dataset.x_train, np.asarray(classes)[dataset.y_train], options, own, classes=classes)
 
 
@@ -146,10 +151,14 @@ def check_resumed(run: runs.Run, config: Mapping[str, Any]) -> None:
     stored = runs.read_config(run.folder)
     free = {"version", "time_budget", *(name for name, _, option in declared(RunOptions) if option.free)}
     for name, value in config.items():
-        if name not in free and stored.get(name) != value:
+        if name in free or stored.get(name) == value:
+            continue
+        if value is not None and name not in stored:
             raise ValueError(
-                f"`{spelt(name)}` is {value} but the run in {run.folder} has {stored.get(name)}; leave it out"
+                f"`--resume`: the run in {run.folder} was begun by kip {stored.get('version', '?')}, "
+                f"which had no option {name!r}; {BEGUN_BEFORE}"
             )
+        raise ValueError(f"`{spelt(name)}` is {value} but the run in {run.folder} has {stored.get(name)}; leave it out")
 
 
 def lasting(data: str) -> str:
@@ -157,16 +166,19 @@ def lasting(data: str) -> str:
     from kip.data import NAMES
 
     name = data.strip().lower()
-    return name if name in NAMES else as_text(as_path(data).expanduser().resolve())
+    return name if name in NAMES else absolute(data)
 
 
 def check_early(data: DataOptions, options: SetOptions, running: RunOptions, *, resume: bool = False) -> None:
     """Refuse what can be refused before data are read, which may take a download."""
+    from kip.artefact import load
     from kip.data import preprocess
     from kip.gram_cache import Store
     from kip.kernels import family
 
     check(data, options, running)
+    if (start := getattr(options, "start", None)) is not None:
+        load(as_path(start).expanduser())
     preprocess.parse(options.preprocess)
     augment = getattr(options, "augment", None)
     if augment is not None and augment.partition(":")[0] not in AUGMENTATIONS:

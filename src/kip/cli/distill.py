@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
-
 from kip import runs
 from kip.cli import common, plan
 from kip.cli.options import (
     BUDGET,
-    RUNNING,
+    RESUME,
     USUAL,
     USUAL_DATA,
     USUAL_RUN,
@@ -29,6 +27,7 @@ from kip.cli.progress import Interrupt, say, steps
 if TYPE_CHECKING:
     import numpy as np
 
+    from kip.algorithm import State
     from kip.artefact import DistilledSet
     from kip.cli.watch import Watch
     from kip.data import Dataset
@@ -44,10 +43,7 @@ def distill(
     options: Arguments = USUAL,
     running: RunArguments = USUAL_RUN,
     time_budget: Annotated[str | None, BUDGET] = None,
-    resume: Annotated[
-        bool,
-        Parameter(group=RUNNING, negative="", show_default=False, help="Continue the run in --out where it was left."),
-    ] = False,
+    resume: Annotated[bool, RESUME] = False,
 ) -> int:
     """Distil a data set into a few images with soft labels (KIP).
 
@@ -119,6 +115,7 @@ class _Distillation:
             planned = Expected(self.memory, pace.learning(task.config.steps, task.config.evaluate_every))
             words = plan.expectation(self.memory, planned.learning, pace.step)
             budget = max(budget - pace.spent, 1e-9)
+        fresh = task.initial()  # what it refuses is refused before anything is written
         config = common.described("distill", task, kept(self.data, self.running), {"time_budget": self.time_budget})
         name = runs.run_name(
             common.short(self.dataset.name), task.options.kernel or "", task.config.size, task.options.seed
@@ -130,7 +127,7 @@ class _Distillation:
             _say_plan(task)
             say(words)
             preparing = time.monotonic() - start
-            learned = _learn(task, run, record, interrupt, budget, config if self.resume else None)
+            learned = _learn(task, fresh, run, record, interrupt, budget, config if self.resume else None)
             return self._conclude(run, task, learned, record, config, preparing, interrupt, planned)
 
     def _conclude(
@@ -176,16 +173,16 @@ class _Distillation:
 
 def _learn(
     task: Task,
+    state: State,
     run: runs.Run,
     record: Record,
     interrupt: Interrupt,
     budget: float | None,
     resumed: dict[str, Any] | None,
 ) -> Learned:
-    """Learn with a line or a bar of progress; a run that is `resumed`, with this configuration, where it was left."""
+    """Learn from the fresh `state`, or a `resumed` run, with this configuration, from its checkpoint; show progress."""
     from kip import learning
 
-    state = task.initial()
     if resumed is not None:
         common.check_resumed(run, resumed)
         found = record.latest(state, say=say)

@@ -21,6 +21,7 @@ from kip.choices import Option
 from kip.files import read_json
 from kip.options import BUDGET as BUDGET_OPTION
 from kip.options import NOT_KEPT, DataOptions, Options, RunOptions, SetOptions, checked, declared, renamed
+from kip.options import RESUME as RESUME_OPTION
 
 GROUPS = {name: Group(name, sort_key=rank) for rank, name in enumerate(choices.GROUPS, start=1)}
 DATA, RUNNING = GROUPS[choices.DATA], GROUPS[choices.RUNNING]
@@ -31,21 +32,19 @@ NOT_NEGATIVE = Parameter(validator=Number(gte=0))
 
 def parameter(option: Option, default: Any = None, **more: Any) -> Parameter:
     """An option as cyclopts takes it, with its default in its help."""
-    usual = option.none if default is None else _shown(default)
-    words = option.help if usual is None else f"{option.help} (default: {usual})"
-    more |= {"name": option.names} if option.names else {}
-    more |= {"metavar": option.metavar} if option.metavar else {}
-    return Parameter(group=GROUPS[option.group], help=words, show_default=False, negative="", **more)
-
-
-def _shown(default: Any) -> str | None:
-    """A default for people; a flag that is off needs none."""
-    if isinstance(default, bool):
-        return None
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
-_annotated: Any = Annotated  # for mypy, which takes only types that it can read
+    usual = option.none if default is None else "off" if default is False else default
+    usual = f"{usual:g}" if isinstance(usual, float) else usual
+    if option.names:
+        more["name"] = option.names
+    if option.metavar:
+        more["metavar"] = option.metavar
+    return Parameter(
+        group=GROUPS[option.group],
+        help=f"{option.help} (default: {usual})",
+        show_default=False,
+        negative="",
+        **more,
+    )
 
 
 def on_command_line(schema: type) -> Any:
@@ -54,7 +53,7 @@ def on_command_line(schema: type) -> Any:
     fields: list[Any] = []
     for name, kind, option in declared(schema):
         hidden = {"parse": False} if option.python else {}
-        annotated: Any = _annotated[kind, option, parameter(option, defaults[name], **hidden)]
+        annotated = Annotated[kind, option, parameter(option, defaults[name], **hidden)]  # type: ignore[valid-type]
         fields.append((name, annotated, dataclasses.field(default=defaults[name])))
     made = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), frozen=True, kw_only=True)
     made.__module__ = __name__  # cyclopts takes a class of the module `types` for one of Python's own
@@ -73,7 +72,7 @@ else:
 USUAL_DATA, USUAL_SET, USUAL, USUAL_RUN = DataArguments(), SetArguments(), Arguments(), RunArguments()
 """The groups where nothing was given."""
 
-BUDGET = parameter(BUDGET_OPTION)
+BUDGET, RESUME = parameter(BUDGET_OPTION), parameter(RESUME_OPTION, False)
 _HELP = {name: option.help for schema in (DataOptions, RunOptions) for name, _, option in declared(schema)}
 CONFIG_HELP, CACHE_HELP, FIT_HELP, SKIP_UNREADABLE_HELP = (
     _HELP[name] for name in ("config", "cache", "fit", "skip_unreadable")
@@ -138,14 +137,17 @@ def value_of(option: str, tokens: Sequence[str]) -> Path | None:
     return None
 
 
-def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:
-    """What a configuration file says of a command: its table in TOML, or the whole of a run's config.json."""
+def read_config(path: Path, commands: Sequence[str], *, remedy: str = "rename it there") -> dict[str, Any]:
+    """What a configuration file says of a command: its table in TOML, or the whole of a run's config.json.
+
+    `remedy` is what to do about an option that has another name by now.
+    """
     if path.is_dir():
         path = path / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"`--config` {path} does not exist; give a TOML file or a run's config.json")
     if path.suffix == ".json":
-        return _of_run(path, commands)
+        return _of_run(path, commands, remedy)
     try:
         table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -154,18 +156,19 @@ def read_config(path: Path, commands: Sequence[str]) -> dict[str, Any]:
         table = table.get(command, {})
         if not isinstance(table, dict):
             raise ValueError(f"`--config` {path}: {command} must be a table, [{'.'.join(commands)}]")
-    return _current({name: value for name, value in table.items() if not isinstance(value, dict)}, path)
+    return _current({name: value for name, value in table.items() if not isinstance(value, dict)}, path, remedy)
 
 
-def _current(table: dict[str, Any], path: Path) -> dict[str, Any]:
+def _current(table: dict[str, Any], path: Path, remedy: str) -> dict[str, Any]:
     """The table, if no option in it has another name by now."""
     for before, now in renamed(Options).items():
-        if before in table or before.replace("_", "-") in table:
-            raise ValueError(f"{path}: the option {before!r} is now called {now!r}; rename it there, or begin anew")
+        for name, new in ((before, now), (before.replace("_", "-"), now.replace("_", "-"))):
+            if name in table:
+                raise ValueError(f"{path}: the option {name!r} is now called {new!r}; {remedy}")
     return table
 
 
-def _of_run(path: Path, commands: Sequence[str]) -> dict[str, Any]:
+def _of_run(path: Path, commands: Sequence[str], remedy: str) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict):
         raise ValueError(f"`--config` {path} is not a run's config.json")
@@ -175,4 +178,4 @@ def _of_run(path: Path, commands: Sequence[str]) -> dict[str, Any]:
     config.pop("version", None)
     left_out = {name for name, _, option in declared(Options) if option.python}
     kept = {name: value for name, value in config.items() if value is not None and name not in left_out}
-    return _current(kept, path)
+    return _current(kept, path, remedy)

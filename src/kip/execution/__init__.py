@@ -66,14 +66,14 @@ class Execution:
 
     def rows(self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], itemsize: int) -> int:
         """Rows of a tile: as many as memory and cache allow, then evened out over the targets."""
-        row = row_bytes(support, shape, itemsize)
+        row, targets = row_bytes(support, shape, itemsize), max(targets, 1)
         if kernel.concurrent:
             most = min(CONCURRENT_ROWS, max(1, self.memory // (2 * TILES_IN_MEMORY * row)))
         else:
             most = min(TILE_ROWS, max(1, self.memory // row))
         most = self.tile or most
         even = -(-targets // -(-targets // most))
-        return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, max(targets, 1))
+        return min(-(-even // TILE_MULTIPLE) * TILE_MULTIPLE, targets)
 
     def threads(
         self, kernel: Kernel, support: int, targets: int, shape: tuple[int, ...], rows: int, itemsize: int
@@ -88,7 +88,7 @@ class Execution:
         about = kernel, len(x_support), len(targets), x_support.shape[1:]
         itemsize = x_support.dtype.itemsize
         rows = self.rows(*about, itemsize)
-        executor = self.executor
+        executor: Executor | device.Device | None = self.executor
         if executor is None and kernel.traceable and not on_cpu():
             executor = device.of((device.default_device(),))
         if isinstance(executor, device.Device):

@@ -74,6 +74,8 @@ def family(spec: KernelLike | Sequence[KernelLike], engine: str | None = None) -
     """
     if isinstance(spec, Kernel) or callable(spec):
         return (kernel(spec, engine),)
+    if not isinstance(spec, str | list | tuple):
+        raise ValueError(f"`kernel` must be a name, a kernel, a function, or a list of these; got {spec!r}")
     parts = re.split(r"(?<![0-9]e)\+", spec) if isinstance(spec, str) else list(spec)
     if not parts:
         raise ValueError("`kernel` names no kernel; give one such as 'rbf', or a family such as 'fc1+conv2'")
