@@ -203,8 +203,7 @@ def _draw_initial(problem: Problem, config: Config, start: LabelledSet | None, *
     if start is None:
         return balanced(problem.codes, problem.classes, config.size, key=rng)
     there = class_counts(np.argmax(start.y, axis=1), problem.classes)
-    shares = allocate(config.size, class_counts(problem.codes, problem.classes) + there)
-    wanted = allocate(config.size - len(start), np.maximum(shares - there, 0))
+    wanted = allocate(config.size - len(start), class_counts(problem.codes, problem.classes), there)
     drawn = [rng.permutation(np.flatnonzero(problem.codes == c))[:count] for c, count in enumerate(wanted)]
     return np.concatenate(drawn).astype(np.intp)
 
@@ -442,10 +441,15 @@ def run(
 
 def finish(problem: Problem, config: Config, state: State) -> State:
     """The state with its support set evaluated, where the schedule has not done so; `best[0]` is the result."""
-    if not state.best or (state.step % config.evaluate_every and state.step < config.steps):
-        subset = evaluation_set(problem, config, key=state.key)
-        state, _ = _evaluated(state, Info(state.step, float("nan"), "", 0.0), config, subset)
-    return state
+    if state.best and (state.step % config.evaluate_every == 0 or state.step >= config.steps):
+        return state
+    subset = evaluation_set(problem, config, key=state.key)
+    try:
+        return _evaluated(state, Info(state.step, float("nan"), "", 0.0), config, subset)[0]
+    except RidgeError:
+        if state.best:
+            return state
+        raise DivergedError(state, SINGULAR) from None
 
 
 def publish(checkpoint: Checkpoint, problem: Problem, config: Config) -> LabelledSet:

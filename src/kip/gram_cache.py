@@ -18,6 +18,7 @@ import numpy as np
 from kip._version import __version__
 from kip.files import write_atomic
 from kip.kernels.base import Bound, Kernel, Params, Pull, Total, as_points, common_points
+from kip.kernels.traced import OWN
 
 TILE = (64, 256)
 """Rows and columns of a tile at most: at Myrtle-10's speed seconds of work are lost by a kill, not minutes."""
@@ -109,7 +110,9 @@ class CachedGram(Kernel):
         progress: Callable[[int, bool], None] | None = None,
         tile: tuple[int, int] | None = TILE,
     ) -> None:
-        self.kernel, self.store, self.progress, self.tile = kernel, store, progress, tile
+        self.kernel, self.progress, self.tile = kernel, progress, tile
+        # The spec of a custom kernel does not tell two functions of one name apart, so its values are not cached.
+        self.store = None if OWN in kernel.spec else store
 
     @property
     def spec(self) -> str:

@@ -378,7 +378,7 @@ def documented(schema: type) -> str:
 
 
 def given(schema: type, options: Mapping[str, Any], function: str) -> Any:
-    """The keyword arguments of a call as the schema has them."""
+    """The keyword arguments of a call as the schema has them, checked, as plain Python values."""
     names = {name for name, _, _ in declared(schema)}
     for name in options:
         if name not in names:

@@ -32,23 +32,28 @@ def generator(key: int, purpose: Stream, step: int = 0) -> np.random.Generator:
     return np.random.default_rng([key, int(purpose), step])
 
 
-def allocate(size: int, counts: np.ndarray) -> np.ndarray:
-    """Sizes per class, as equal as the class counts allow, that add up to `size`.
+def allocate(size: int, counts: np.ndarray, there: np.ndarray | int = 0) -> np.ndarray:
+    """Sizes per class that add up to `size` and, together with what is `there`, are as equal as the counts allow.
 
     A class with fewer points than its share gives all it has and the others make up for it; where `size` does not
     divide, the first classes get one more.
     """
-    counts = np.asarray(counts)
+    counts, there = np.asarray(counts), np.broadcast_to(there, np.shape(counts))
     if size > counts.sum():
         raise ValueError(f"cannot draw {size} points from {counts.sum()}; ask for at most {counts.sum()}")
     # The highest level to which all classes can be filled: halving, since a batch is drawn at every step.
-    level, beyond = 0, int(counts.max(initial=0)) + 1
+    level, beyond = 0, int((counts + there).max(initial=0)) + 1
     while beyond - level > 1:
         middle = (level + beyond) // 2
-        level, beyond = (middle, beyond) if np.minimum(counts, middle).sum() <= size else (level, middle)
-    shares = np.minimum(counts, level)
-    shares[np.flatnonzero(counts > level)[: size - int(shares.sum())]] += 1
+        level, beyond = (middle, beyond) if _filled(counts, there, middle).sum() <= size else (level, middle)
+    shares = _filled(counts, there, level)
+    shares[np.flatnonzero((shares < counts) & (shares + there == level))[: size - int(shares.sum())]] += 1
     return shares
+
+
+def _filled(counts: np.ndarray, there: np.ndarray, level: int) -> np.ndarray:
+    """What brings each class to `level`, as far as its points go."""
+    return np.clip(level - there, 0, counts)
 
 
 def balanced(codes: np.ndarray, classes: int, size: int, *, key: np.random.Generator) -> np.ndarray:

@@ -19,6 +19,7 @@ from kip.algorithm import Checkpoint, Config, Problem, State
 from kip.artefact import DistilledSet
 from kip.corruption import Corruption
 from kip.data.preprocess import Preprocess, fit
+from kip.data.scale import rescale
 from kip.execution import DEFAULT, Execution
 from kip.kernels import Kernel, family
 from kip.kernels.base import Params
@@ -291,7 +292,10 @@ def _check_start(start: DistilledSet, shape: tuple[int, ...], classes: tuple[Any
 
 def _started(start: DistilledSet, fitted: Preprocess, classes: tuple[Any, ...], problem: Problem) -> LabelledSet:
     """The points of `start` as this task preprocesses points, with their labels for its classes."""
-    x = start.x.astype(fitted.dtype) if fitted == start.preprocess else fitted.apply(start.images())
+    if fitted == start.preprocess:
+        x = start.x.astype(fitted.dtype)
+    else:
+        x = fitted.apply(rescale(start.images(), start.preprocess.scale, fitted.scale))
     y = np.full((len(start), len(classes)), -1.0 / len(classes), problem.train.y.dtype)
     y[:, [classes.index(name) for name in start.classes]] = start.y
     return LabelledSet(x, y)

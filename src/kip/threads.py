@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import threadpoolctl
@@ -29,7 +31,22 @@ def on_all_cores(function: Callable[[S], T], parts: Iterable[S], threads: int | 
     parts = list(parts)
     count = min(machine.cores() if threads is None else threads, len(parts))
     with one_blas_thread():
-        yield from map(function, parts) if count <= 1 else _pool(count, os.getpid()).map(function, parts)
+        yield from map(function, parts) if count <= 1 else _windowed(_pool(count, os.getpid()), function, parts, count)
+
+
+def _windowed(pool: ThreadPoolExecutor, function: Callable[[S], T], parts: Iterable[S], count: int) -> Iterator[T]:
+    """Results in order, with no more than twice as many parts begun as there are threads: few results exist at once."""
+    begun: deque[Future[T]] = deque()
+    try:
+        for part in parts:
+            if len(begun) >= 2 * count:
+                yield begun.popleft().result()
+            begun.append(pool.submit(function, part))
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()
 
 
 @functools.cache
@@ -47,12 +64,37 @@ def _thread_pools() -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController()
 
 
-def one_blas_thread() -> contextlib.AbstractContextManager[Any]:
+class _OneThread:
+    """BLAS's limit, which is one for the whole process: the first to enter sets it, the last to leave restores it."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._limit: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._inside == 0:
+                self._limit = _thread_pools().limit(limits=1, user_api="blas")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._limit.restore_original_limits()
+
+
+_one_thread = _OneThread()
+
+
+def one_blas_thread() -> contextlib.AbstractContextManager[None]:
     """A context in which BLAS works in the thread that calls it, and wakes no other.
 
     BLAS's own threads spin for a while after each call in case there is another, on the cores that others would use.
     """
-    return _thread_pools().limit(limits=1, user_api="blas")
+    return _one_thread()
 
 
 FEW_POINTS = 1000

@@ -14,7 +14,7 @@ import numpy as np
 
 from kip import machine
 from kip.execution import device
-from kip.execution.base import Executor, KeptTiles, Shared, Tile, Tiles, add, concatenate
+from kip.execution.base import TILE_MULTIPLE, Executor, KeptTiles, Shared, Tile, Tiles, add, concatenate
 from kip.execution.device import DevicePass
 from kip.execution.threads import Threads, serial
 from kip.kernels.base import Bound, Kernel, Params, Total, on_cpu
@@ -51,9 +51,6 @@ TILES_IN_MEMORY = 4
 
 SMALL_PASS = 2**27
 """Multiplications in K_ts below which a pass keeps to one thread: handing out tiles takes longer than it saves."""
-
-TILE_MULTIPLE = 16
-"""Tiles are multiples of this, the widest SIMD vector of float32."""
 
 
 @dataclass(frozen=True)

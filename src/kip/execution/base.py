@@ -18,6 +18,10 @@ from kip.sets import aligned_empty
 T = TypeVar("T")
 
 
+TILE_MULTIPLE = 16
+"""Tiles are multiples of this, the widest SIMD vector of float32."""
+
+
 class Executor(Protocol):
     """Where a pass runs.
 

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kip.execution.base import KeptTiles, Shared, Tile, concatenate
-from kip.kernels.base import Bound, Kernel, Params, Total
+from kip.execution.base import TILE_MULTIPLE, KeptTiles, Shared, Tile, add, concatenate
+from kip.kernels.base import Bound, Kernel, Params, Total, precision
 from kip.sets import LabelledSet, Selection
 
 T = TypeVar("T")
@@ -55,7 +55,10 @@ class Device:
 
     def begin(self, kernel: Kernel, x_support: np.ndarray, targets: LabelledSet | Selection, rows: int) -> DevicePass:
         """Bind the kernel on the device, and find the targets there or send them."""
-        with jax.enable_x64(True):
+        # As many tiles for each device, even where one tile would hold all targets.
+        share = -(-len(targets) // len(self.devices))
+        rows = min(rows, -(-share // TILE_MULTIPLE) * TILE_MULTIPLE)
+        with precision(np.float64):
             bound = kernel.bind(self.put(x_support))
             if isinstance(targets, Selection):
                 x, y = self._kept(targets.source)
@@ -71,7 +74,7 @@ class Device:
         key = id(source)
         if key not in self._resident:
             self._resident[key] = self.put((source.x, source.y))
-            weakref.finalize(source, self._resident.pop, key, None)
+            weakref.finalize(source, _forget, weakref.ref(self), key)
         return self._resident[key]
 
     def _parts(self, numbers: np.ndarray, rows: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -81,6 +84,12 @@ class Device:
         parts[: len(numbers)] = numbers
         mask = (np.arange(tiles * rows) < len(numbers)).astype(dtype)
         return parts.reshape(tiles, rows), mask.reshape(tiles, rows)
+
+
+def _forget(device: weakref.ref[Device], key: int) -> None:
+    alive = device()
+    if alive is not None:
+        alive._resident.pop(key, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +111,16 @@ class DevicePass:
     def __call__(
         self,
         fn: Callable[[Shared, slice], T],
-        combine: Callable[[T, T], T] | None = None,
+        combine: Callable[[T, T], T] = add,
         *,
         alpha: np.ndarray | None = None,
         kept: KeptTiles | None = None,
     ) -> T:
         """Visit every tile; results are added up, or with `concatenate` put one after another."""
         del kept
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        if combine not in (add, concatenate):
+            raise ValueError("a pass on a device adds results up or concatenates them; run other passes on the host")
+        with precision(np.float64):
             alpha = None if alpha is None else self.device.put(alpha)
             stacked = combine is concatenate
             found = _visit(fn, self.device.mesh, stacked, self.bound, self.x, self.y, self.parts, self.mask, alpha)
@@ -122,15 +133,15 @@ class DevicePass:
         """K_ss in float64, on the host, and its pullback."""
 
         def pull(k_bar: np.ndarray) -> Total:
-            with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+            with precision(np.float64):
                 return _own_pull(self.bound, self.device.put(k_bar))
 
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with precision(np.float64):
             return np.asarray(_own(self.bound)), pull
 
     def finish(self, total: Total) -> tuple[np.ndarray, Params]:
         """The cotangents of the support points and of the hyper-parameters, on the host."""
-        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        with precision(np.float64):
             found: tuple[np.ndarray, Params] = jax.tree.map(np.asarray, _finish(self.bound, total))
         return found
 

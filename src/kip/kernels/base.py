@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -231,7 +231,8 @@ class _BoundSum(Bound):
         return self._both(self.left.own(), self.right.own())
 
     def _both(self, left: tuple[Any, Pull], right: tuple[Any, Pull]) -> tuple[Any, Pull]:
-        return left[0] + right[0], lambda cotangent: (left[1](cotangent), right[1](cotangent))
+        (k_left, pull_left), (k_right, pull_right) = left, right
+        return k_left + k_right, lambda cotangent: (pull_left(cotangent), pull_right(cotangent))
 
     def finish(self, total: Total) -> tuple[Any, Params]:
         x_left, params_left = self.left.finish(total[0])
@@ -389,6 +390,8 @@ def on_this_device(function: Callable[[S], T]) -> Callable[[S], T]:
     return on_it
 
 
-def precision(dtype: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context in which JAX computes in `dtype`: the 64-bit switch is thrown locally, never globally."""
-    return jax.enable_x64(np.dtype(dtype) == np.float64)
+@contextlib.contextmanager
+def precision(dtype: Any) -> Iterator[None]:
+    """A context in which JAX computes in `dtype`, float32 products in full: switches are thrown locally, not globally."""
+    with jax.enable_x64(np.dtype(dtype) == np.float64), jax.default_matmul_precision("highest"):
+        yield
