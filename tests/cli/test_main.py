@@ -48,6 +48,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 BAD = [
     ("distill --size 4", "`size` must be at least the 10 classes"),
     ("distill --size ten", "--size"),
+    ("distill --size 20.5", "a whole number is needed; got '20.5'"),
+    ("distill --steps nan", "a whole number is needed; got 'nan'"),
     ("distill --size 99999", "`size` must be at most"),
     ("distill --steps 0", "--steps"),
     ("distill --sise 10", "--size"),

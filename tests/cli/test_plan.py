@@ -180,3 +180,15 @@ def test_a_time_budget_is_kept(tmp_path: Path) -> None:
     assert metrics["stopped"] in ("all steps done", "time budget")  # the second where other work slowed the machine
     assert metrics["seconds"] < 60
     assert metrics["planned"]["seconds"]["predicted"] <= 5
+
+
+@pytest.mark.parametrize(("draws", "loaded"), [("1", True), ("0", False)])
+def test_the_libraries_of_a_comparison_are_counted(draws: str, loaded: bool) -> None:
+    """They are loaded before memory is predicted, so that what they hold lies under the bound."""
+    program = (
+        "import sys; from kip.cli import main; from kip import machine; found = []; resident = machine.resident; "
+        "machine.resident = lambda: found.append('sklearn.cluster' in sys.modules) or resident(); "
+        f"main(['plan', '--steps', '1', '--draws', '{draws}']); assert found == [{loaded}], found"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -204,7 +204,7 @@ def _scored(small: DistilledSet, dataset: Dataset, specs: Sequence[str], name: s
         bare, shape = small.kernels if spec == small.kernel else family(spec), small.x.shape[1:]
         kernels, slow = watch.kernels(bare, shape), any(kernel.expensive(shape) for kernel in bare)
         total = pass_pairs(kernels, len(small), small.x, len(dataset.x_test), DEFAULT)
-        with watch.over(f"{name} under {spec}", slow, total):
+        with watch.over(f"scoring {name} under {spec}", slow, total):
             scores = small.scores(dataset.x_test, kernels)
         found[spec] = float(np.mean(np.argmax(scores, axis=1) == truth))
     return found

@@ -7,13 +7,14 @@ Nothing here imports NumPy or JAX: help must answer at once.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number
 
 from kip import choices
@@ -47,13 +48,27 @@ def parameter(option: Option, default: Any = None, **more: Any) -> Parameter:
     )
 
 
+def whole(_: type, tokens: Sequence[Token]) -> int:
+    """The whole number that a token spells; cyclopts would round 20.5."""
+    text = tokens[0].value
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise ValueError(f"a whole number is needed; got {text!r}")
+    return int(text) if text.lstrip("+-").isdigit() else int(number)
+
+
 def on_command_line(schema: type) -> Any:
     """A schema whose fields are parameters of the command line, in groups; an instance is one of the schema."""
     defaults = {field.name: field.default for field in dataclasses.fields(schema)}
     fields: list[Any] = []
     for name, kind, option in declared(schema):
-        hidden = {"parse": False} if option.python else {}
-        annotated = Annotated[kind, option, parameter(option, defaults[name], **hidden)]  # type: ignore[valid-type]
+        more: dict[str, Any] = {"parse": False} if option.python else {}
+        if kind in (int, int | None):
+            more["converter"] = whole
+        annotated = Annotated[kind, option, parameter(option, defaults[name], **more)]  # type: ignore[valid-type]
         fields.append((name, annotated, dataclasses.field(default=defaults[name])))
     made = dataclasses.make_dataclass(schema.__name__, fields, bases=(schema,), frozen=True, kw_only=True)
     made.__module__ = __name__  # cyclopts takes a class of the module `types` for one of Python's own

@@ -66,7 +66,7 @@ def checked(dataset: Dataset, options: Options, running: RunOptions) -> tuple[Wo
     from kip import plan as arithmetic
 
     outline = common.outlined(dataset, options)
-    _import_what_runs(outline.options)
+    _import_what_runs(outline.options, compared=running.draws != 0)
     work = arithmetic.Work.of(
         outline, len(dataset.x_test), threads=machine.cores(), draws=running.draws, full=running.full
     )
@@ -80,7 +80,7 @@ def checked(dataset: Dataset, options: Options, running: RunOptions) -> tuple[Wo
     return work, needed
 
 
-def _import_what_runs(options: Options) -> None:
+def _import_what_runs(options: Options, *, compared: bool) -> None:
     """Load the libraries that the run will load, so that what they take of memory and address space is measured."""
     import jax
 
@@ -89,6 +89,10 @@ def _import_what_runs(options: Options) -> None:
 
     del recording, pictures
     jax.devices()
+    if compared:
+        import sklearn.cluster  # the k-means baseline
+
+        del sklearn
     if options.augment != "none":
         from kip.data import augment
 
