@@ -184,7 +184,7 @@ def test_float32_is_kept_where_it_is_enough() -> None:
 def test_only_the_kernel_that_needs_it_is_computed_in_float64() -> None:
     x, codes = breast_cancer()
     model = KernelRidge(kip.family("rbf+linear"), LabelledSet(x[:100], one_hot(codes[:100], 2)), Ridge(1e-6))
-    assert [found.dtype for found in model.predict_each(x[400:])] == [np.float32, np.float64]
+    assert [found.dtype for found in model.predict_each(unlabelled(x[400:]))] == [np.float32, np.float64]
     assert model.needs_float64
 
 

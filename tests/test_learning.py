@@ -35,7 +35,7 @@ def test_a_time_budget_ends_the_run(data) -> None:
     assert learned.seconds >= 8
     assert [each.info.step for each in seen] == list(range(1, learned.state.step + 1))
     assert [each.seconds for each in seen] == sorted(each.seconds for each in seen)
-    with pytest.raises(ValueError, match="`time_budget` must be positive"):
+    with pytest.raises(ValueError, match="`time_budget` must be a positive number of seconds; got 0"):
         kip.distill(*data, size=3, time_budget=0)
 
 

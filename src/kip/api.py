@@ -73,9 +73,13 @@ def distill(
         "start": absolute(start) if isinstance(start, str | Path) else None,
     }
     asked = given(Options, {**named, **options}, "distill")
+    if time_budget is not None and not (isinstance(time_budget, int | float) and time_budget > 0):
+        raise ValueError(f"`time_budget` must be a positive number of seconds; got {time_budget!r}")
     task = prepare(channels_last(np.asarray(x), layout, "x"), y, asked, own)
     if time_budget is not None and asked.steps is None:
-        task = learning.with_steps(task, asked, learning.paced(task, time_budget), time_budget)
+        pace = learning.paced(task, time_budget)
+        task = learning.with_steps(task, asked, pace, time_budget)
+        time_budget = max(time_budget - pace.spent, 1e-9)
     return learning.distilled(task, callback=callback, stop=stop, time_budget=time_budget)
 
 
@@ -125,6 +129,7 @@ def label_solve(
     rows = None if support is None else _support_rows(support, len(x))
     own = Own(
         kernels=None if kernel is None or isinstance(kernel, str) else family(kernel, options.get("engine")),
+        support=rows,
         execution=execution,
     )
     named = {"kernel": kernel if own.kernels is None else None, "size": size if rows is None else len(rows)}

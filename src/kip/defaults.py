@@ -1,7 +1,7 @@
-"""What is used where nothing is said: steps, learning rate, target batch and augmentation by kind of data.
+"""Defaults by kind of data: steps, learning rate, target batch and augmentation by kind of data.
 
 Chosen on a validation split by `benchmarks/defaults.py`, for the RBF kernel on MNIST and CIFAR-10 with 10 and 100
-images, on MNIST with 500 too; `results/defaults.json` holds what it measured. Other sizes follow by likeness;
+images, on MNIST with 500 too; `results/defaults.json` holds what it measured. Other sizes are extrapolated;
 convolutional kernels are not in it.
 
 The rate for few photographs was chosen on parts of CIFAR-10 (validation accuracy in per cent, three seeds; in brackets

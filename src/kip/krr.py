@@ -18,7 +18,7 @@ import scipy.linalg
 from kip.execution import DEFAULT, Execution, Shared, concatenate
 from kip.kernels.base import Kernel
 from kip.options import SetOptions
-from kip.sets import LabelledSet, unlabelled
+from kip.sets import LabelledSet, Selection, unlabelled
 from kip.threads import blas_threads_for
 
 DEFAULT_RIDGE = SetOptions.ridge
@@ -171,23 +171,23 @@ class KernelRidge:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Predicted label vectors of preprocessed points, averaged over the family."""
-        return np.mean(list(self.predict_each(x)), axis=0)
+        return np.mean(list(self.predict_each(unlabelled(x))), axis=0)
 
-    def predict_each(self, x: np.ndarray) -> Iterator[np.ndarray]:
-        """Predicted label vectors, kernel by kernel."""
+    def predict_each(self, targets: LabelledSet | Selection) -> Iterator[np.ndarray]:
+        """Predicted label vectors of the targets, kernel by kernel."""
         for kernel, alpha in zip(self.kernels, self.coefficients, strict=True):
             dtype = self._dtype(kernel, alpha)
-            if len(x) == 0:
+            if len(targets) == 0:
                 yield np.zeros((0, alpha.shape[1]), dtype)
                 continue
-            points = unlabelled(x.astype(dtype, copy=False))
-            run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), points)
+            run = self.execution.over(kernel, self.support.x.astype(dtype, copy=False), targets)
             rows = run(_prediction, concatenate, alpha=alpha.astype(dtype, copy=False))
-            yield np.concatenate(rows)[: len(x)]
+            yield np.concatenate(rows)[: len(targets)]
 
-    def loss(self, targets: LabelledSet) -> float:
+    def loss(self, targets: LabelledSet | Selection) -> float:
         """Eq. (loss) per target, averaged over the family."""
-        return float(np.mean([mean_square_loss(found, targets.y) for found in self.predict_each(targets.x)]))
+        points = targets if isinstance(targets, Selection) else Selection(targets)
+        return float(np.mean([mean_square_loss(found, targets.y) for found in self.predict_each(points)]))
 
     def accuracy(self, x: np.ndarray, codes: np.ndarray) -> float:
         """Fraction of points whose class is predicted."""

@@ -38,7 +38,9 @@ class DataOptions:
     ] = None
     resize: Annotated[
         int | None,
-        Option("Bring the images of a folder to this height and width.", DATA, none="as they are", at_least=1),
+        Option(
+            "Resize the images of a folder to this height and width, in pixels.", DATA, none="as they are", at_least=1
+        ),
     ] = None
     layout: Annotated[
         Literal["channels-last", "channels-first"] | None,
@@ -87,7 +89,12 @@ class SetOptions:
     plain_ridge: Annotated[bool, Option("Use λ itself, not scaled by K's diagonal.", LEARNING)] = False
     corruption: Annotated[
         float,
-        Option("ρ: this fraction of each point's coordinates is noise and stays so.", LEARNING, at_least=0, below=1),
+        Option(
+            "ρ: fraction of each point's coordinates that is replaced by noise and not learned.",
+            LEARNING,
+            at_least=0,
+            below=1,
+        ),
     ] = 0.0
     fill: Annotated[Literal["noise", "zeros"], Option("Values of corrupted coordinates.", LEARNING)] = "noise"
     by_pixel: Annotated[bool, Option("Corrupt whole pixels, all channels together.", LEARNING)] = False
@@ -101,7 +108,7 @@ class SetOptions:
     ] = None
     preprocess: Annotated[
         str,
-        Option("What is done to raw points first: standard, zca, zca-scaled:0.1 (strength), none.", DATA),
+        Option("Preprocessing of raw points: standard, zca, zca-scaled:0.1 (strength), none.", DATA),
     ] = "standard"
     targets: Annotated[
         int | None, Option("Use only this many training points, class-balanced.", DATA, none="all", at_least=1)
@@ -116,7 +123,7 @@ class SetOptions:
         Literal["jax", "numba"] | None, Option("Engine for convolutional kernels.", RUNNING, none="by the device")
     ] = None
     dtype: Annotated[Literal["float32", "float64"], Option("Precision of the points and of K_ts.", RUNNING)] = "float32"
-    seed: Annotated[int, Option("Every random choice follows from it.", RUNNING, at_least=0)] = 0
+    seed: Annotated[int, Option("Random seed.", RUNNING, at_least=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,16 +164,18 @@ class Options(SetOptions):
         "image"
     )
     steps: Annotated[
-        int | None, Option("Steps of the optimiser, Adam.", OPTIMISATION, none="by the data", at_least=1)
+        int | None, Option("Steps of the optimiser, Adam.", OPTIMISATION, none="chosen by kind and size", at_least=1)
     ] = None
     learning_rate: Annotated[
-        float | None, Option("Learning rate of Adam.", OPTIMISATION, none="by the data", above=0)
+        float | None, Option("Learning rate of Adam.", OPTIMISATION, none="chosen by kind and size", above=0)
     ] = None
     optimiser: Annotated[str, Option("adam; from Python any optax transformation.", OPTIMISATION, python=True)] = "adam"
     schedule: Annotated[Literal["cosine", "constant"], Option("Schedule of the learning rate.", OPTIMISATION)] = (
         "cosine"
     )
-    batch: Annotated[int | None, Option("Targets per step.", OPTIMISATION, none="by the data", at_least=1)] = None
+    batch: Annotated[
+        int | None, Option("Targets per step.", OPTIMISATION, none="chosen by kind and size", at_least=1)
+    ] = None
     support_batch: Annotated[
         int | None, Option("Points of the distilled set per step.", OPTIMISATION, none="all", at_least=1)
     ] = None
@@ -176,12 +185,14 @@ class Options(SetOptions):
             "Augment the targets: digits (shift, rotate), photos (and flip), flips, none; given alone, by the data. "
             "digits:0.05 shifts less.",
             OPTIMISATION,
-            none="by the data",
+            none="chosen by kind and size",
             metavar="NAME",
         ),
     ] = None
     # Enough to keep solved labels finite where float32 no longer tells support points apart, and no more.
-    damping: Annotated[float, Option("μ, which keeps solved labels small.", OPTIMISATION, at_least=0)] = 1e-9
+    damping: Annotated[
+        float, Option("μ, the damping of solved labels; larger values give smaller labels.", OPTIMISATION, at_least=0)
+    ] = 1e-9
     patience: Annotated[
         int | None,
         Option("Stop after this many evaluations without improvement.", OPTIMISATION, none="never", at_least=1),
@@ -201,7 +212,7 @@ class Options(SetOptions):
         Option(
             "Training points to evaluate on, the same every time.",
             OPTIMISATION,
-            none="by the data",
+            none="chosen by kind and size",
             at_least=1,
             renamed="judge_targets",
         ),
@@ -235,7 +246,7 @@ class RunOptions:
     cache: Annotated[
         Path | None,
         Option(
-            "Folder to keep values of expensive kernels in, for other runs to find.",
+            "Folder that caches values of expensive kernels for later runs.",
             RUNNING,
             none="in the run, until it ends",
         ),
@@ -251,7 +262,7 @@ class RunOptions:
 
 
 BUDGET = Option(
-    "Choose the steps that 90s, 10m or 1h30m allow, and stop then; given --steps, only stop.",
+    "Time limit, such as 90s, 10m or 1h30m: chooses --steps to fit, and stops when it has passed. With --steps it only stops.",
     RUNNING,
     none="no limit",
     free=True,

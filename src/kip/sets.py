@@ -179,7 +179,7 @@ def check_targets(y: Any, points: int, name: str) -> np.ndarray:
     if y.ndim != 2 or y.dtype.kind != "f":
         raise ValueError(f"`{name}` must be a float matrix (n, classes); got shape {y.shape}, dtype {y.dtype}")
     if len(y) != points:
-        raise ValueError(f"`{name}` has {len(y)} rows for {points} points; give one label to a point")
+        raise ValueError(f"`{name}` has {len(y)} rows for {points} points; give one label vector per point")
     if not np.isfinite(y).all():
         raise ValueError(f"`{name}` holds NaN or infinity; remove those rows")
     return y

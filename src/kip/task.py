@@ -23,6 +23,7 @@ from kip.data.scale import rescale
 from kip.execution import DEFAULT, Execution
 from kip.kernels import Kernel, family
 from kip.kernels.base import Params
+from kip.kernels.traced import check_own
 from kip.krr import KernelRidge, Ridge
 from kip.label_solver import solve_labels
 from kip.options import Options, checked
@@ -35,12 +36,16 @@ Augmentation = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Own:
-    """Objects of the user's own that stand in for options, which then record what they are."""
+    """Objects of the user's own that stand in for options, which then record what they are.
+
+    `support` are the rows of the data that Label Solve labels.
+    """
 
     kernels: tuple[Kernel, ...] | None = None
     augment: Augmentation | None = None
     optimiser: optax.GradientTransformation | None = None
     start: DistilledSet | None = None
+    support: np.ndarray | None = None
     execution: Execution = DEFAULT
 
     def recorded(self, options: Options) -> Options:
@@ -166,6 +171,9 @@ class Outline:
 def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequence[Any] | None = None) -> Outline:
     """Check the data and the options; every complaint about the input is made here, before any computation."""
     options = checked(options)
+    parse(options.preprocess)
+    if own.augment is None and options.augment not in (None, "auto"):
+        check_augmentation(options.augment)
     raw = check_points(x, "x")
     targets, codes, names = _targets(y, len(raw), classes, np.dtype(options.dtype))
     shape = raw.shape[1:]
@@ -175,6 +183,8 @@ def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequ
     if options.kernel is None and own.kernels is None:
         options = dataclasses.replace(options, kernel=defaults.kernel(options.purpose, vectors=len(shape) == 1))
     kernels = own.kernels or family(options.kernel or "", options.engine)
+    for kernel in kernels:
+        check_own(kernel, (*shape, 1) if len(shape) == 2 else shape)
     rows, held_out = split(codes, len(names), options)
     point = (*shape, 1) if len(shape) == 2 else shape
     expensive = any(kernel.expensive(point) for kernel in kernels)
@@ -185,7 +195,8 @@ def outline(x: Any, y: Any, options: Options, own: Own = Own(), *, classes: Sequ
     how: Any = algorithm.choose_labels(options.labels, size=options.size, batch=options.batch, targets=len(rows))
     options = dataclasses.replace(options, labels=how)
     config = _config(options, kernels, own)
-    _check_sizes(options, codes[rows], len(names))
+    if own.support is None:
+        _check_sizes(options, codes[rows], len(names))
     if options.augment != "none" and len(shape) == 1:
         raise ValueError("`augment` works on images; leave it out for vectors")
     return Outline(raw, targets, codes, names, rows, held_out, config, options, own)

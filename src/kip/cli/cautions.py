@@ -107,7 +107,7 @@ def _idle(metrics: Mapping[str, Any], config: Mapping[str, Any], *, learned: boo
         return ""
     words = f"{idle} of {size} support points no longer take part (their labels or coefficients are about 0)"
     if not learned:
-        return f"{words}; try --size {size - idle}, or a kernel that reaches further, such as fc1"
+        return f"{words}; try --size {size - idle}, or a kernel with a longer range, such as fc1"
     return f"{words}; try {_either(_smaller_rate(config), *_smaller_labels(config))}"
 
 
@@ -116,8 +116,8 @@ def _unconverged(metrics: Mapping[str, Any]) -> str:
     if full.get("converged", True):
         return ""
     return (
-        f"the model on the full training set did not converge (residual {full['residual']:.1e}): ε compares with what "
-        "it reached; try a larger --ridge, or --dtype float64"
+        f"the model on the full training set did not converge (residual {full['residual']:.1e}): ε is relative to "
+        "that model; try a larger --ridge, or --dtype float64"
     )
 
 

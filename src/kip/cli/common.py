@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 BEGUN_BEFORE = "finish it with the version of kip that began it, or begin anew in another folder"
 
-AUGMENTATIONS = ("auto", "none", "digits", "photos", "flips")
-
 
 @dataclass(frozen=True)
 class Done:
@@ -173,6 +171,7 @@ def check_early(data: DataOptions, options: SetOptions, running: RunOptions, *, 
     """Refuse what can be refused before data are read, which may take a download."""
     from kip.artefact import load
     from kip.data import preprocess
+    from kip.data.checks import check_augmentation
     from kip.gram_cache import Store
     from kip.kernels import family
 
@@ -181,8 +180,8 @@ def check_early(data: DataOptions, options: SetOptions, running: RunOptions, *, 
         load(as_path(start).expanduser())
     preprocess.parse(options.preprocess)
     augment = getattr(options, "augment", None)
-    if augment is not None and augment.partition(":")[0] not in AUGMENTATIONS:
-        raise ValueError(f"`--augment` must be one of {', '.join(AUGMENTATIONS)}; got {augment!r}")
+    if augment not in (None, "auto"):
+        check_augmentation(augment)
     if not resume:
         for out in _outs(options.seed, running):
             if out is not None:

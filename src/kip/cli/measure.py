@@ -178,7 +178,7 @@ class _Comparison:
             return None
         points, tests = len(self.task.problem.train), len(self.dataset.x_test)
         if not asked and not self._within_reach(points, tests):
-            say(f"  (the full training set of {points:,} points is out of quick reach: --full measures it, and ε)")
+            say(f"  (the full training set of {points:,} points would take long: --full includes it, and gives ε)")
             return None
         reach = max(points, DIRECT_LIMIT) if asked else DIRECT_LIMIT
         direct = self._pairs(points, tests) if points <= DIRECT_LIMIT else None

@@ -13,10 +13,8 @@ import numpy as np
 from numba import njit
 
 from kip import machine
-from kip.data.checks import nearest
+from kip.data.checks import check_augmentation
 from kip.threads import on_all_cores
-
-NAMES = ("none", "digits", "photos", "flips")
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,8 @@ def named(name: str) -> Augment | None:
 
     A number after a colon is how far it shifts: "digits:0.05", a twentieth of the height and width at most.
     """
+    check_augmentation(name)
     stem, colon, amount = name.partition(":")
-    if stem not in NAMES:
-        raise ValueError(f"`augment` {name!r} is not known. {nearest(stem, NAMES)}")
     found = None if stem == "none" else getattr(Augment, stem)()
     if not colon:
         return found

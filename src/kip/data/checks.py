@@ -56,6 +56,16 @@ def nearest(name: str, options: Iterable[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"Choose from {', '.join(options)}."
 
 
+AUGMENTATIONS = ("none", "digits", "photos", "flips")
+
+
+def check_augmentation(name: str) -> None:
+    """Refuse a name that is none of an augmentation, with or without a shift after a colon."""
+    stem = name.partition(":")[0]
+    if stem not in AUGMENTATIONS:
+        raise ValueError(f"`augment` {name!r} is not known. {nearest(stem, AUGMENTATIONS)}")
+
+
 def check_finite(x: np.ndarray, name: str) -> None:
     """Refuse NaN and infinity in `x`, naming the first row that holds one."""
     if x.dtype.kind != "f" or np.isfinite(x).all():

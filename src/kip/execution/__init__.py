@@ -93,7 +93,8 @@ class Execution:
                 raise ValueError(f"kernel '{kernel.spec}' cannot run on a device; build it with engine='jax'")
             return executor.begin(kernel, x_support, targets, rows)
         executor = executor or Threads(self.threads(*about, rows, itemsize))
-        return Pass(kernel.bind(x_support), Tiles(targets.x, targets.y, rows), executor, self.memory)
+        tiles = Tiles(targets.x, targets.y, rows, x_support.dtype)
+        return Pass(kernel.bind(x_support), tiles, executor, self.memory)
 
     def on_host(self) -> Execution:
         """The same with tiles visited on the host: for passes whose tiles are dense algebra there."""

@@ -51,11 +51,12 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Targets cut into tiles of `rows` rows, so that each kernel compiles once."""
+    """Targets cut into tiles of `rows` rows, so that each kernel compiles once; their points as `dtype`."""
 
     x: Any
     y: Any
     rows: int
+    dtype: Any = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -68,6 +69,8 @@ class Tiles:
         """The targets in these rows."""
         index, missing = rows.start // self.rows, self.rows - (rows.stop - rows.start)
         x, y = self.x[rows], None if self.y is None else self.y[rows]
+        if self.dtype is not None:  # tile by tile, so that the points are never all there twice
+            x = x.astype(self.dtype, copy=False)
         if missing == 0:
             return Tile(index, x, y, None)
         mask = np.zeros(self.rows, x.dtype)

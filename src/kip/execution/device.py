@@ -173,7 +173,7 @@ def _visit(
 
     def one(bound: Bound, x: Any, y: Any, alpha: Any, part: Any) -> Any:
         numbers, valid = part
-        tile: Any = _OneTile(Tile(0, x[numbers], y[numbers], valid))
+        tile: Any = _OneTile(Tile(0, x[numbers].astype(valid.dtype), y[numbers], valid))
         return fn(Shared(bound, tile, alpha), slice(0, 0))
 
     def on_a_device(bound: Bound, x: Any, y: Any, alpha: Any, parts: Any, mask: Any) -> Any:

@@ -392,6 +392,6 @@ def on_this_device(function: Callable[[S], T]) -> Callable[[S], T]:
 
 @contextlib.contextmanager
 def precision(dtype: Any) -> Iterator[None]:
-    """A context in which JAX computes in `dtype`, float32 products in full: switches are thrown locally, not globally."""
+    """A context in which JAX computes in `dtype`, float32 products in full; its switches are local, never global."""
     with jax.enable_x64(np.dtype(dtype) == np.float64), jax.default_matmul_precision("highest"):
         yield

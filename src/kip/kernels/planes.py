@@ -35,9 +35,9 @@ TILE_BYTES = 1 << 26
 """On an accelerator the planes of a tile of pairs take about this size; differentiation multiplies it."""
 
 PLANES_BYTES = 1 << 22
-"""On a CPU several pairs share a tile where the planes of one layer take at most this size, and so stay near the caches.
-Else a tile is one pair: ConvNet-3 on 28×28 images takes 1 ms per pair so, and 1.7 ms with 4 pairs per tile. Larger tiles
-also pass the 32 MB from which glibc maps and clears memory anew for every call.
+"""On a CPU several pairs share a tile where the planes of one layer take at most this size, and so stay near the
+caches. Else a tile is one pair: ConvNet-3 on 28×28 images takes 1 ms per pair so, and 1.7 ms with 4 pairs per tile.
+Larger tiles also pass the 32 MB from which glibc maps and clears memory anew for every call.
 """
 
 CHEAP_BYTES = 1 << 21

@@ -227,6 +227,26 @@ class _OwnForm(Form):
         return self.function(first, second)
 
 
+def check_own(kernel: Kernel, shape: tuple[int, ...]) -> None:
+    """Refuse a function of one's own that gives no kernel: tried on a few points of `shape`."""
+    if OWN not in kernel.spec:
+        return
+    x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
+    try:
+        k, k_own = kernel.gram(x, x[:2]), kernel.gram(x)
+    except (TypeError, ValueError, IndexError, jax.errors.JAXTypeError) as error:
+        raise ValueError(
+            f"`kernel` {kernel.spec!r} failed on points of shape {shape}: {str(error).splitlines()[0]}; write it with "
+            "jax.numpy, for two arrays (n, …) of points"
+        ) from None
+    if k.shape != (3, 2) or k_own.shape != (3, 3):
+        raise ValueError(f"`kernel` {kernel.spec!r} must give a matrix (n1, n2); got {k.shape} for 3 and 2 points")
+    if not (np.isfinite(k).all() and (np.diagonal(k_own) > 0).all() and np.allclose(k, k_own[:, :2], atol=1e-3)):
+        raise ValueError(
+            f"`kernel` {kernel.spec!r} must be finite and symmetric, and positive for a point with itself; it is not"
+        )
+
+
 def is_traced(*values: Any) -> bool:
     """Whether any of the arrays is JAX's own: what is computed from it stays on its device, or in its trace."""
     return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values))
