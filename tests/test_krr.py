@@ -13,7 +13,7 @@ from tests.tolerances import assert_close
 import kip
 from kip.execution import Execution
 from kip.krr import Factor, KernelRidge, Ridge, RidgeError, accuracy, mean_square_loss
-from kip.sets import LabelledSet, one_hot
+from kip.sets import LabelledSet, one_hot, unlabelled
 
 
 def gram(n: int = 7, seed: int = 0) -> np.ndarray:

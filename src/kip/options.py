@@ -262,7 +262,8 @@ class RunOptions:
 
 
 BUDGET = Option(
-    "Time limit, such as 90s, 10m or 1h30m: chooses --steps to fit, and stops when it has passed. With --steps it only stops.",
+    "Time limit, such as 90s, 10m or 1h30m: chooses --steps to fit, and stops when it has passed. With --steps it only "
+    "stops.",
     RUNNING,
     none="no limit",
     free=True,

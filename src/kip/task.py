@@ -18,7 +18,8 @@ from kip import algorithm, defaults
 from kip.algorithm import Checkpoint, Config, Problem, State
 from kip.artefact import DistilledSet
 from kip.corruption import Corruption
-from kip.data.preprocess import Preprocess, fit
+from kip.data.checks import check_augmentation
+from kip.data.preprocess import Preprocess, fit, parse
 from kip.data.scale import rescale
 from kip.execution import DEFAULT, Execution
 from kip.kernels import Kernel, family
