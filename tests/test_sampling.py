@@ -55,3 +55,10 @@ def test_random_numbers_depend_on_key_purpose_and_step_alone() -> None:
     }
     assert len(set(draws.values())) == len(draws)
     assert generator(1, Stream.TARGET, 2).random() == draws[1, Stream.TARGET, 2]
+
+
+def test_what_is_there_already_counts_towards_equal_classes() -> None:
+    assert allocate(3, np.array([50, 50, 50]), np.array([10, 0, 5])).tolist() == [0, 3, 0]
+    assert allocate(9, np.array([50, 50, 50]), np.array([10, 0, 5])).tolist() == [0, 7, 2]
+    assert allocate(5, np.array([50, 2, 50]), np.array([4, 0, 1])).tolist() == [0, 2, 3]
+    assert allocate(6, np.array([1, 9, 9]), np.array([0, 0, 0])).tolist() == [1, 3, 2]

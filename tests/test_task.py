@@ -175,3 +175,33 @@ def test_no_points_are_refused_at_the_door_and_give_no_rows_inside(start: kip.Di
     with pytest.raises(ValueError, match=r"^`x` is empty"):
         kip.distill(X[:0], Y[:0], size=3)
     assert start.model.predict(np.zeros((0, 5), np.float32)).shape == (0, 3)
+
+
+def test_a_start_on_another_scale_is_brought_to_that_of_the_data() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = (rng.integers(0, 60, (60, 6, 6)) + 60 * y[:, None, None]).astype(np.uint8)
+    start = kip.distill(x, y, size=3, steps=3)
+    again = prepare(x.astype(np.float32) / 255, y, Options(size=3), Own(start=start)).initial()
+    np.testing.assert_allclose(again.x, start.x, atol=1e-3)
+
+
+def test_a_custom_kernel_is_tried_before_anything_is_computed() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 3)), np.arange(20) % 2
+    bad = {
+        "must give a matrix": lambda a, b: (a @ b.T)[0],
+        "must be finite and symmetric": lambda a, b: -(a @ b.T),
+        "failed on points of shape .*write it with jax.numpy": lambda a, b: np.linalg.norm(np.asarray(a)) * (a @ b.T),
+    }
+    for message, function in bad.items():
+        with pytest.raises(ValueError, match=message):
+            kip.distill(x, y, size=2, steps=1, kernel=function)
+
+
+def test_rows_to_label_need_not_be_of_every_class() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 3
+    x = rng.normal(size=(30, 4)) + np.eye(3, 4)[y]
+    assert len(kip.label_solve(x, y, support=[0, 3])) == 2
+    assert len(kip.label_solve(x, y, support=np.arange(12), targets=9)) == 12

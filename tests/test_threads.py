@@ -84,3 +84,27 @@ def test_products_of_matrices_are_the_same_in_any_thread() -> None:
 def test_a_pool_is_kept_per_process_and_size() -> None:
     assert threads._pool(2, 1) is threads._pool(2, 1)
     assert threads._pool(2, 1) is not threads._pool(2, 2)
+
+
+def test_the_limit_of_blas_ends_with_the_last_that_asked_for_it() -> None:
+    def limits() -> list[int]:
+        return [each["num_threads"] for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"]
+
+    before = limits()
+    first, second = threads.one_blas_thread(), threads.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(limits()) == {1}
+    second.__exit__(None, None, None)
+    assert limits() == before
+
+
+def test_few_results_wait_to_be_combined() -> None:
+    begun: list[int] = []
+    results = threads.on_all_cores(lambda n: begun.append(n) or n, range(60), threads=2)
+    assert next(results) == 0
+    time.sleep(0.05)
+    assert len(begun) <= 5
+    assert list(results) == list(range(1, 60))
+    assert sorted(begun) == list(range(60))

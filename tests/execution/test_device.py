@@ -125,6 +125,29 @@ def test_label_solve_and_own_kernels_that_jax_cannot_trace_stay_on_the_host() ->
         Execution(Device()).over(numba, train.x[:2], unlabelled(train.x))
 
 
+def test_every_device_has_a_share_of_few_targets() -> None:
+    """480 targets fit into one tile; four devices take a quarter each."""
+
+    class Four(Device):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.devices = self.devices * 4
+
+        def put(self, value: Any, *axes: str) -> Any:
+            return super().put(value)
+
+    mask = Four().begin(kip.kernel("rbf"), training().x[:4], unlabelled(np.zeros((480, 4, 4, 1), np.float32)), 480).mask
+    assert mask.shape == (4, 128)
+    assert np.asarray(mask).sum(axis=1).tolist() == [128, 128, 128, 96]
+
+
+def test_results_that_are_neither_added_nor_concatenated_are_refused() -> None:
+    train = training()
+    run = Execution(Device()).over(kip.kernel("rbf"), train.x[:4], train)
+    with pytest.raises(ValueError, match="adds results up or concatenates"):
+        run(lambda shared, rows: rows, max)
+
+
 def test_two_devices_share_the_targets() -> None:
     """In a process that has two: the results are those of one device, to rounding."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from kip.kernels.base import on_cpu
 
@@ -44,7 +45,7 @@ class Executables:
         self, function: Callable[..., Any], static: tuple[Any, ...], tree: Any, leaves: list[Any], options: Any
     ) -> Any:
         shapes = tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
-        key = (function, static, tree, shapes, jax.config.jax_enable_x64, jax.config.jax_default_device)  # type: ignore[attr-defined]
+        key = (function, static, tree, shapes, jax.dtypes.canonicalize_dtype(np.float64), jax.config.jax_default_device)  # type: ignore[attr-defined]
         with self._lock:
             found = self._kept.get(key)
             if found is None:
