@@ -134,6 +134,7 @@ def test_every_device_has_a_share_of_few_targets() -> None:
             self.devices = self.devices * 4
 
         def put(self, value: Any, *axes: str) -> Any:
+            del axes
             return super().put(value)
 
     mask = Four().begin(kip.kernel("rbf"), training().x[:4], unlabelled(np.zeros((480, 4, 4, 1), np.float32)), 480).mask
@@ -145,7 +146,7 @@ def test_results_that_are_neither_added_nor_concatenated_are_refused() -> None:
     train = training()
     run = Execution(Device()).over(kip.kernel("rbf"), train.x[:4], train)
     with pytest.raises(ValueError, match="adds results up or concatenates"):
-        run(lambda shared, rows: rows, max)
+        run(lambda *given: given, max)
 
 
 def test_two_devices_share_the_targets() -> None:
