@@ -1,56 +1,71 @@
-"""Kernels as two pure functions: what NumPy arrays, JAX arrays and traces give agrees."""
+"""Loops of the host over tiles of pairs: results do not depend on the tiles, programs not on the number of images."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.kernels.test_planes_cpu import network
 from tests.tolerances import assert_close
 
-import kip
-from kip.kernels import Kernel, traced
+from kip.kernels import pairwise
 from kip.kernels.executables import Executables
+from kip.kernels.planes import PlanesForm, PlanesKernel
 
 
-def cubic(x1: Any, x2: Any) -> Any:
-    x1, x2 = x1.reshape(len(x1), -1), x2.reshape(len(x2), -1)
-    return (1 + x1 @ x2.T / x1.shape[1]) ** 3
-
-
-KERNELS = [kip.kernel(cubic), kip.kernel("conv2", "jax"), kip.kernel("convnet1:nngp", "jax")]
-
-
-@pytest.mark.parametrize("kernel", KERNELS, ids=["cubic", "conv2", "convnet1:nngp"])
-def test_the_bound_kernel_agrees_on_the_host_and_in_a_trace(kernel: Kernel) -> None:
-    rng = np.random.default_rng(0)
-    x, tile, cotangent = (rng.normal(size=s).astype(np.float32) for s in ((3, 4, 4, 1), (5, 4, 4, 1), (3, 5)))
-    square = rng.normal(size=(3, 3)).astype(np.float32)
-    square = square + square.T
-
-    def everything(x: Any, tile: Any, cotangent: Any, square: Any) -> Any:
-        bound = kernel.bind(x)
-        k, pull = bound.tile(tile)
-        k_ss, pull_own = bound.own()
-        return k, bound.finish(pull(cotangent)), k_ss, bound.finish(pull_own(square))
-
-    host = everything(x, tile, cotangent, square)
+@pytest.mark.parametrize("rows", [(1,), (5,), (7, 3)])
+def test_tiles_of_pairs_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    x1, x2, cotangent = rng.normal(size=(3, 4, 4, 1)), rng.normal(size=(4, 4, 4, 1)), rng.normal(size=(3, 4))
+    kernel = PlanesKernel(network("convnet1"))
+    whole, pull = kernel.vjp(x1, x2)
+    whole_bar, whole_params_bar = pull(cotangent)
+    whole_own = kernel.gram(x1)
+    monkeypatch.setattr(PlanesForm, "rows", lambda *_: rows)  # the last tile is not full
+    tiled, pull = kernel.vjp(x1, x2)
+    x_bar, params_bar = pull(cotangent)
+    assert_close(tiled, whole, "rounding")
+    assert_close(x_bar, whole_bar, "rounding")
+    assert_close(kernel.gram(x1), whole_own, "rounding")
+    assert all(abs(params_bar[name] / whole_params_bar[name] - 1) < 1e-9 for name in params_bar)
     with jax.enable_x64(True):
-        device = jax.jit(everything)(*map(jnp.asarray, (x, tile, cotangent, square)))
-    assert all(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves(host))
-    assert host[2].dtype == device[2].dtype == np.float64
-    assert jax.tree.structure(host) == jax.tree.structure(device)
-    for a, b in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
-        assert_close(a, b, "gradient", np.float32)
+        assert_close(jax.jit(kernel.gram)(x1, x2), whole, "rounding")
 
 
-def test_own_kernels_share_the_bounded_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Executables(limit=2)
-    monkeypatch.setattr(traced, "executables", kept)
-    kernel = kip.kernel(cubic)
-    for n in range(1, 5):
-        x = np.eye(n, 6)
-        assert_close(kernel.gram(x), (1 + x @ x.T / 6) ** 3, "rounding")
-    assert len(kept) == 2
+def test_programs_are_compiled_once_whatever_the_number_of_images_and_the_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Executables()
+    monkeypatch.setattr(pairwise, "executables", kept)
+    monkeypatch.setattr(PlanesForm, "rows", lambda *_: (4,))
+    rng = np.random.default_rng(2)
+
+    def use(kernel: PlanesKernel, n: int) -> None:
+        x = rng.normal(size=(n, 4, 4, 1)).astype(np.float32)
+        kernel.gram(x)
+        kernel.gram(x, x[:1])
+        kernel.diag(x)
+        bound = kernel.bind(x)
+        for _, pull in (bound.tile(x), bound.own()):
+            bound.finish(pull(np.ones((n, n), np.float32)))
+
+    use(PlanesKernel(network("convnet1")), 2)
+    # images, pairs, their pullbacks to one and to both sides, and images and pairs of K_ss in float64
+    assert len(kept) == 7
+    for n in (1, 3, 7):
+        use(PlanesKernel(network("convnet1"), width=8 * n, weight_variance=1.0 + n), n)
+    assert len(kept) == 7
+    use(PlanesKernel(network("convnet1"), nngp=True), 2)
+    assert len(kept) == 11  # NTK and NNGP share what concerns single images
+
+
+def test_no_images_give_empty_results() -> None:
+    kernel, x = PlanesKernel(network("conv1")), np.ones((3, 4, 4, 1))
+    assert kernel.gram(x, x[:0]).shape == (3, 0)
+    assert kernel.gram(x[:0]).shape == (0, 0)
+    assert kernel.diag(x[:0]).shape == (0,)
+    k, pull = kernel.vjp(x, x[:0])
+    x_bar, params_bar = pull(np.ones((3, 0)))
+    assert k.shape == (3, 0)
+    assert not x_bar.any()
+    assert params_bar == {"weight_variance": 0, "bias_variance": 0}

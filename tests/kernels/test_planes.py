@@ -13,9 +13,7 @@ from tests.kernels.test_planes_cpu import check_against_oracle, network, oracle,
 from tests.support import require_dataset
 from tests.tolerances import assert_close
 
-from kip.kernels import pairwise
-from kip.kernels.executables import Executables
-from kip.kernels.planes import PlanesForm, PlanesKernel, levels
+from kip.kernels.planes import PlanesKernel, levels
 from kip.kernels.planes_cpu import NumbaPlanesKernel
 
 # Compiling costs more than all else here, so by default not every case runs; the oracle's other cases run with
@@ -65,52 +63,6 @@ def test_gram_works_inside_transformations() -> None:
         assert_close(value, params_bar[name], "gradient", np.float32)
     symmetric = jax.grad(lambda x: jnp.sum(kernel.gram(x)))(x1)
     assert_close(symmetric, 2 * kernel.vjp(x1, x1)[1](np.ones((2, 2), np.float32))[0], "gradient", np.float32)
-
-
-@pytest.mark.parametrize("rows", [(1,), (5,), (7, 3)])
-def test_tiles_of_pairs_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(1)
-    x1, x2, cotangent = rng.normal(size=(3, 4, 4, 1)), rng.normal(size=(4, 4, 4, 1)), rng.normal(size=(3, 4))
-    kernel = PlanesKernel(network("convnet1"))
-    whole, pull = kernel.vjp(x1, x2)
-    whole_bar, whole_params_bar = pull(cotangent)
-    whole_own = kernel.gram(x1)
-    monkeypatch.setattr(PlanesForm, "rows", lambda *_: rows)  # the last tile is not full
-    tiled, pull = kernel.vjp(x1, x2)
-    x_bar, params_bar = pull(cotangent)
-    assert_close(tiled, whole, "rounding")
-    assert_close(x_bar, whole_bar, "rounding")
-    assert_close(kernel.gram(x1), whole_own, "rounding")
-    assert all(abs(params_bar[name] / whole_params_bar[name] - 1) < 1e-9 for name in params_bar)
-    with jax.enable_x64(True):
-        assert_close(jax.jit(kernel.gram)(x1, x2), whole, "rounding")
-
-
-def test_programs_are_compiled_once_whatever_the_number_of_images_and_the_parameters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept = Executables()
-    monkeypatch.setattr(pairwise, "executables", kept)
-    monkeypatch.setattr(PlanesForm, "rows", lambda *_: (4,))
-    rng = np.random.default_rng(2)
-
-    def use(kernel: PlanesKernel, n: int) -> None:
-        x = rng.normal(size=(n, 4, 4, 1)).astype(np.float32)
-        kernel.gram(x)
-        kernel.gram(x, x[:1])
-        kernel.diag(x)
-        bound = kernel.bind(x)
-        for _, pull in (bound.tile(x), bound.own()):
-            bound.finish(pull(np.ones((n, n), np.float32)))
-
-    use(PlanesKernel(network("convnet1")), 2)
-    # images, pairs, their pullbacks to one and to both sides, and images and pairs of K_ss in float64
-    assert len(kept) == 7
-    for n in (1, 3, 7):
-        use(PlanesKernel(network("convnet1"), width=8 * n, weight_variance=1.0 + n), n)
-    assert len(kept) == 7
-    use(PlanesKernel(network("convnet1"), nngp=True), 2)
-    assert len(kept) == 11  # NTK and NNGP share what concerns single images
 
 
 def test_pairs_per_tile_are_few_where_planes_are_large() -> None:
