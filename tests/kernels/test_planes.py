@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 import jax
@@ -14,28 +13,14 @@ from tests.kernels.test_planes_cpu import check_against_oracle, network, oracle,
 from tests.support import require_dataset
 from tests.tolerances import assert_close
 
-from kip.kernels import planes
 from kip.kernels.planes import PlanesKernel, levels
 from kip.kernels.planes_cpu import NumbaPlanesKernel
 
-# Compiling costs more than all else here: the quickest compilation, and by default not every case. The oracle's other
-# cases run with KIP_EVERY_ORACLE=1; the Numba engine, which shares no arithmetic, is always held to all of them.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# Compiling costs more than all else here, so by default not every case runs; the oracle's other cases run with
+# KIP_EVERY_ORACLE=1. The Numba engine, which shares no arithmetic, is always compared with all of them.
 VALUES = {"conv1-ntk/ntk", "conv3-standard/ntk", "convnet3-ntk/nngp", "myrtle7-ntk/nngp", "myrtle10-standard/ntk"}
 GRADIENTS = {"conv2-ntk/nngp", "conv2-standard/ntk", "convnet2-ntk/ntk", "myrtle5-ntk/ntk"}
 EVERY = os.environ.get("KIP_EVERY_ORACLE") == "1"
-
-
-@cache
-def quick(name: str) -> Any:
-    return jax.jit(getattr(planes, name).__wrapped__, static_argnums=0, compiler_options=QUICK)
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    if jax.default_backend() == "cpu":
-        for name, function in [(name, quick(name)) for name in ("_matrix", "_pull", "_diag")]:
-            monkeypatch.setattr(planes, name, function)
 
 
 def chosen_cases() -> list[tuple[int, str, Any]]:
@@ -80,16 +65,30 @@ def test_gram_works_inside_transformations() -> None:
     assert_close(symmetric, 2 * kernel.vjp(x1, x1)[1](np.ones((2, 2), np.float32))[0], "gradient", np.float32)
 
 
-def test_tiles_of_pairs_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    x1, x2, cotangent = rng.normal(size=(3, 4, 4, 1)), rng.normal(size=(4, 4, 4, 1)), rng.normal(size=(3, 4))
-    whole, pull = PlanesKernel(network("convnet1")).vjp(x1, x2)
-    whole_bar, _ = pull(cotangent)
-    entries = sum(level.entries for level in levels(network("convnet1"), (4, 4, 1)))
-    monkeypatch.setattr(planes, "TILE_BYTES", 5 * 4 * 8 * entries)  # five pairs a tile: the last is not full
-    tiled, pull = PlanesKernel(network("convnet1")).vjp(x1, x2)
-    assert_close(tiled, whole, "rounding")
-    assert_close(pull(cotangent)[0], whole_bar, "rounding")
+def test_pairs_per_tile_are_few_where_planes_are_large() -> None:
+    def rows(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return PlanesKernel(network(name)).form.rows(shape, np.float32)
+
+    assert rows("conv2", (28, 28, 1)) == (256, 16)
+    assert rows("myrtle10", (8, 8, 3)) == (16, 4)
+    assert rows("myrtle10", (32, 32, 3)) == (1,)
+
+
+@pytest.mark.parametrize("nngp", [True, False])
+def test_variances_are_differentiated_exactly(nngp: bool) -> None:
+    """Two ReLU layers per loop, a loop without ReLU, dense layers: every place where σ_w² and σ_b² enter."""
+    layers = "conv-relu-conv-relu-conv-conv-pool-conv-relu-gap-dense-relu"
+    rng = np.random.default_rng(3)
+    x1, x2, cotangent = rng.normal(size=(2, 5, 4, 2)), rng.normal(size=(3, 5, 4, 2)), rng.normal(size=(2, 3))
+    kernel = PlanesKernel(network(layers), nngp=nngp, bias_variance=0.1)
+    _, params_bar = kernel.vjp(x1, x2)[1](cotangent)
+    for name, value in kernel.params.items():
+
+        def moved(h: float, name: str = name, value: float = value) -> Any:
+            return np.sum(cotangent * kernel.with_params({**kernel.params, name: value + h}).gram(x1, x2))
+
+        numeric = (8 * (moved(1e-4) - moved(-1e-4)) - (moved(2e-4) - moved(-2e-4))) / 12e-4
+        assert_close(params_bar[name], numeric, "finite difference")
 
 
 def test_params_are_named_and_checked() -> None:

@@ -12,9 +12,11 @@ al. 2020), d and d′ each image's own variances (K at offset 0 of the image wit
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -22,162 +24,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from kip.kernels import relu
-from kip.kernels.base import Bound, Kernel, Params, as_points, common_points
+from kip.kernels.base import Bound, Kernel, Params, as_points, on_cpu
+from kip.kernels.grids import Grid, Level, levels, runs, tabulate
 from kip.kernels.network import Network, fan_ins
-from kip.kernels.traced import Form, TracedKernel
+from kip.kernels.pairwise import PairForm, PairwiseKernel
+
+__all__ = ["Level", "NetworkKernel", "PlanesKernel", "Recipe", "State", "levels", "read_out"]
 
 TILE_BYTES = 1 << 26
-"""The planes of a tile of pairs are kept to about this size; differentiation multiplies it by the layers of a level."""
+"""On an accelerator the planes of a tile of pairs take about this size; differentiation multiplies it."""
 
+PLANES_BYTES = 1 << 22
+"""On a CPU several pairs share a tile where the planes of one layer take at most this size, and so stay near caches.
+Else a tile is one pair: ConvNet-3 on 28×28 images takes 1 ms per pair so, and 1.7 ms with 4 pairs per tile. Larger
+tiles also pass the 32 MB from which glibc maps and clears memory anew for every call.
+"""
+
+CHEAP_BYTES = 1 << 21
+"""Many pairs per tile where their planes are smaller than this: else calls would take longer than the planes."""
 
 OPERATIONS = 40
-"""Of an entry of a plane per layer, about."""
-
-
-class Level(NamedTuple):
-    """The layers between two pools, on planes of one size."""
-
-    layers: tuple[str, ...]
-    height: int
-    width: int
-    radius_y: int
-    radius_x: int
-
-    @property
-    def entries(self) -> int:
-        """Numbers in the planes of one pair."""
-        return (
-            min(2 * self.radius_y + 1, self.height) * self.height * min(2 * self.radius_x + 1, self.width) * self.width
-        )
-
-
-def levels(network: Network, shape: tuple[int, ...], *, own: bool = False) -> list[Level]:
-    """Split the spatial layers at the pools, with the radius of offsets that reach the read-out at each level.
-
-    With `own`, the offsets that reach offset 0 at the last ReLU: all that an image's own variances need.
-    """
-    height, width = shape[0], shape[1]
-    segments = [tuple(part.split()) for part in " ".join(network.spatial).split("pool")]
-    sizes = [(height >> i, width >> i) for i in range(len(segments))]
-    if own:
-        while segments and "relu" not in segments[-1]:
-            segments, sizes = segments[:-1], sizes[:-1]
-    out: list[Level] = []
-    for layers, (h, w) in zip(reversed(segments), reversed(sizes), strict=True):
-        if out:
-            ry, rx = (min(2 * r + 1, n - 1) for r, n in ((out[0].radius_y, h), (out[0].radius_x, w)))
-        else:
-            ry, rx = (h - 1, w - 1) if network.read_in == "gap" and not own else (0, 0)
-        out.insert(0, Level(layers, h, w, ry, rx))
-    return out
-
-
-class Axis:
-    """One direction, y or x, of a level's planes: entries (o, p) for offset o and pixel p.
-
-    A band of offsets −R … R has `size` entries an offset, those with p + o outside the image not valid. Where the band
-    would be wider than the image, offsets o and o − size share a row: every entry is valid, none is wasted.
-    """
-
-    def __init__(self, size: int, radius: int) -> None:
-        pixel = np.arange(size, dtype=np.int32)
-        if 2 * radius + 1 < size:
-            other = pixel + np.arange(-radius, radius + 1, dtype=np.int32)[:, None]
-            self.zero = radius
-        else:
-            other = (pixel + pixel[:, None]) % size
-            self.zero = 0
-        self.size, self.radius, self.shape = size, radius, other.shape
-        self.valid = (other >= 0) & (other < size)
-        self.other = np.clip(other, 0, size - 1)
-        self.follows = np.zeros(other.shape, bool)
-        self.follows[:, :-1] = self.valid[:, :-1] & self.valid[:, 1:] & (np.diff(other) == 1)
-        self.position = np.full((size, size), -1)
-        rows, pixels = np.nonzero(self.valid)
-        self.position[pixels, self.other[rows, pixels]] = rows * size + pixels
-
-
-@functools.cache
-def axis_of(size: int, radius: int) -> Axis:
-    """Make the axis of this size and radius, once."""
-    return Axis(size, radius)
-
-
-@functools.cache
-def _pooling(size: int, radius: int, pooled_radius: int) -> Callable[[jax.Array], jax.Array]:
-    """Average pooling along an axis flattened to the last dimension, whose adjoint is a gather too.
-
-    A pair of pooled pixels (q, q′) averages the four pairs (2q + a, 2q′ + b); a pair belongs to at most one.
-    """
-    source, target = axis_of(size, radius), axis_of(size // 2, pooled_radius)
-    rows, pixels = np.nonzero(target.valid)
-    flat = rows * target.size + pixels
-    absent = source.valid.size
-    index = np.full((4, target.valid.size), absent, np.int32)
-    back = np.full(absent + 1, target.valid.size, np.int32)
-    for corner in range(4):
-        a, b = divmod(corner, 2)
-        index[corner, flat] = source.position[2 * pixels + a, 2 * target.other[rows, pixels] + b]
-        back[index[corner, flat]] = flat
-    back = back[:-1]
-
-    def pad(k: jax.Array) -> jax.Array:
-        return jnp.concatenate([k, jnp.zeros((*k.shape[:-1], 1), k.dtype)], -1)
-
-    @jax.custom_vjp
-    def pool(k: jax.Array) -> jax.Array:
-        k = pad(k)
-        return 0.25 * (k[..., index[0]] + k[..., index[1]] + k[..., index[2]] + k[..., index[3]])
-
-    @jax.custom_vjp
-    def spread(k_bar: jax.Array) -> jax.Array:
-        return 0.25 * pad(k_bar)[..., back]
-
-    pool.defvjp(lambda k: (pool(k), None), lambda _, k_bar: (spread(k_bar),))
-    spread.defvjp(lambda k: (spread(k), None), lambda _, k_bar: (pool(k_bar),))
-    return pool
-
-
-class Grid(NamedTuple):
-    """The two axes of a level; planes are arrays (o_y, y, o_x, x)."""
-
-    y: Axis
-    x: Axis
-
-    @classmethod
-    def of(cls, level: Level) -> Grid:
-        """Look up the axes of a level."""
-        return cls(axis_of(level.height, level.radius_y), axis_of(level.width, level.radius_x))
-
-    def mask(self, planes: jax.Array) -> jax.Array:
-        """`planes` with 0 outside the image."""
-        if self.y.valid.all() and self.x.valid.all():
-            return planes
-        return jnp.where(self.y.valid[:, :, None, None], jnp.where(self.x.valid, planes, 0), 0)
-
-    def second(self, image: jax.Array) -> jax.Array:
-        """Look up a map (y, x, …) at p + o; at p it is `image[:, None]`, broadcast over offsets."""
-        return image[self.y.other[:, :, None, None], self.x.other]
-
-    def box(self, planes: jax.Array) -> jax.Array:
-        """Mean over 3×3 neighbours within each plane, zero outside."""
-        return _three(_three(planes, self.y.follows[:, :-1, None, None], 1), self.x.follows[:, :-1], 3) / 9
-
-    def pool(self, planes: jax.Array, pooled: Grid) -> jax.Array:
-        """Average over 2×2 pixels of both images."""
-        pool_y, pool_x = (_pooling(a.size, a.radius, b.radius) for a, b in zip(self, pooled, strict=True))
-        planes = pool_x(planes.reshape(self.y.valid.size, -1))
-        planes = pool_y(planes.T).reshape(*pooled.x.shape, *pooled.y.shape)
-        return planes.transpose(2, 3, 0, 1)
-
-
-def _three(planes: jax.Array, follows: np.ndarray, dim: int) -> jax.Array:
-    """Sum of an entry and its two neighbours along the pixel dimension `dim`, within the plane."""
-    n = planes.shape[dim]
-    before, after = (tuple((pad if d == dim else (0, 0)) for d in range(4)) for pad in ((1, 0), (0, 1)))
-    ahead = jnp.where(follows, jax.lax.slice_in_dim(planes, 1, n, axis=dim), 0)
-    behind = jnp.where(follows, jax.lax.slice_in_dim(planes, 0, n - 1, axis=dim), 0)
-    return planes + jnp.pad(ahead, after) + jnp.pad(behind, before)
+"""Operations per entry of a plane and layer, about."""
 
 
 class Recipe(NamedTuple):
@@ -218,70 +85,19 @@ class State(NamedTuple):
         return State(k, None if self.theta is None else slope * self.theta)
 
 
-def _walk(
-    plan: list[Level],
-    x1: jax.Array,
-    x2: jax.Array,
-    params: Params,
-    tangents: Iterable[tuple[Any, Any]] | None,
-    variances: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
-) -> tuple[State, Grid]:
-    """Take one pair of images (h, w, ch) through the levels; without `tangents`, K alone.
-
-    `variances` is called at each ReLU with the plane of offset 0, and gives d and d′ as maps (y, x).
-    """
-    grid = Grid.of(plan[0])
-    k = grid.mask(jnp.mean(x1[:, None] * grid.second(x2), -1))
-    state = State(k, None if tangents is None else jnp.zeros_like(k))
-    coefficients = iter(tangents or ())
-    for i, level in enumerate(plan):
-        if i > 0:
-            pooled = Grid.of(level)
-            state, grid = state.map(functools.partial(grid.pool, pooled=pooled)), pooled
-        for layer in level.layers:
-            if layer == "conv":
-                state = state.linear(grid.box, params, next(coefficients, (0.0, 0.0)))
-            else:
-                d1, d2 = variances(state.k[grid.y.zero, :, grid.x.zero])
-                state = state.relu(d1[:, None], grid.second(d2))
-            state = state.map(grid.mask)
-    return state, grid
-
-
-def own_variances(network: Network, x: jax.Array, params: Params) -> list[jax.Array]:
-    """Compute the variances of one image `x` (h, w, ch) at every spatial ReLU, each (h_l, w_l)."""
-    out: list[jax.Array] = []
-
-    def record(d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out.append(d)
-        return d, d
-
-    plan = levels(network, x.shape, own=True)
-    if plan:
-        _walk(plan, x, x, params, None, record)
-    return out
-
-
-def _at_read_in(
-    recipe: Recipe, x1: jax.Array, x2: jax.Array, d1: list[jax.Array], d2: list[jax.Array], params: Params, nngp: bool
-) -> State:
-    """K and Θ of one pair where images have become vectors, given both images' own variances."""
-    pairs = iter(zip(d1, d2, strict=True))
-    tangents = None if nngp else recipe.tangents(x1.shape, params)
-    plan = levels(recipe.network, x1.shape)
-    state, grid = _walk(plan, x1, x2, params, tangents, lambda _: next(pairs))
-    if recipe.network.read_in == "flatten":
-        return state.map(lambda k: k[grid.y.zero, :, grid.x.zero].mean())
-    return state.map(lambda k: k.sum() / (grid.y.size * grid.x.size) ** 2)
-
-
-def read_out(recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: tuple[int, ...], params: Params) -> Any:
+def read_out(recipe: Recipe, state: State, v1: Any, v2: Any, shape: tuple[int, ...], params: Params) -> Any:
     """Go through the dense layers to the kernel's value; v1 and v2 are each point's own variance at the read-in."""
     tangents = recipe.tangents(shape, params)[recipe.network.spatial.count("conv") :]
-    own = [State(v1, None), State(v2, None)]
-    for layer in recipe.network.hidden:
+    return _dense_layers(recipe.network, state, v1, v2, tangents, params)
+
+
+def _dense_layers(
+    network: Network, state: State, v1: Any, v2: Any, tangents: list[tuple[Any, Any]], params: Params
+) -> Any:
+    own, coefficients = [State(v1, None), State(v2, None)], iter(tangents)
+    for layer in network.hidden:
         if layer == "dense":
-            tangent = tangents.pop(0)
+            tangent = next(coefficients)
             state, *own = (s.linear(lambda k: k, params, tangent) for s in (state, *own))
         else:
             state = state.relu(own[0].k, own[1].k)
@@ -290,8 +106,89 @@ def read_out(recipe: Recipe, state: State, v1: jax.Array, v2: jax.Array, shape: 
     return final.k if final.theta is None else final.theta
 
 
+class Tables(NamedTuple):
+    """Arguments of compiled code that follow from a network and the shape of an image.
+
+    The coefficients of `Recipe.tangents` are a = `fans` + s σ_w² and b = 1 − s + s σ_b², with `learned` s: both
+    parameterisations share compiled code.
+    """
+
+    grids: list[Grid]
+    own: list[Grid]
+    fans: Any
+    learned: Any
+
+    def tangents(self, params: Params) -> tuple[Any, Any]:
+        """Compute a and b of every conv and dense layer but the read-out."""
+        sw, sb = params["weight_variance"], params["bias_variance"]
+        learned, fans = (jnp.asarray(table, sw.dtype) for table in (self.learned, self.fans))
+        return fans + learned * sw, jnp.broadcast_to(1 - learned + learned * sb, fans.shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(network: Network, width: int | None, shape: tuple[int, ...]) -> Tables:
+    fans = [0 if width is None else fan for _, fan in fan_ins(network, shape, width or 1)[:-1]]
+    grids, own = (tabulate(levels(network, shape, own=own)) for own in (False, True))
+    return Tables(grids, own, np.array(fans, np.int32), np.array(width is None, np.int32))
+
+
+Layer = Callable[[State, Any], tuple[State, Any]]
+
+
+def _walk(
+    plan: list[Level], grids: list[Grid], state: State, layer: Callable[[Level, Grid, bool], Layer], inputs: list[Any]
+) -> tuple[State, list[Any]]:
+    """Take planes through the levels: a conv, with its ReLU if it has one, is one `layer`.
+
+    Equal layers in a row are one loop of the program, over the entries of the run's `inputs`; what they put out is
+    stacked likewise.
+    """
+    outputs, at = [], 0
+    for n, (level, grid) in enumerate(zip(plan, grids, strict=True)):
+        if n > 0:
+            state = state.map(grid.pool)
+        for run in runs(level):
+            step = layer(level, grid, run.relu)
+            state, output = _repeat(step, state, inputs[at], run.length)
+            outputs.append(output)
+            at += 1
+    return state, outputs
+
+
+def _repeat(step: Layer, state: State, inputs: Any, count: int) -> tuple[State, Any]:
+    if count > 1:
+        return jax.lax.scan(jax.checkpoint(step), state, inputs, length=count)
+    state, output = step(state, jax.tree.map(lambda x: x[0], inputs))
+    return state, jax.tree.map(lambda x: x[None], output)
+
+
+def _products(grid: Grid, x1: jax.Array, x2: jax.Array) -> jax.Array:
+    """Mean over channels of the products of pixels of images (h, w, ch, n), as planes."""
+    return grid.mask(jnp.mean(grid.first(x1) * grid.second(x2), -2))
+
+
+def own_variances(network: Network, x: jax.Array, params: Params, grids: list[Grid]) -> list[jax.Array]:
+    """Compute the variances of images (h, w, ch, n) at every spatial ReLU: per run of equal layers (L, h_l, w_l, n)."""
+    plan = levels(network, x.shape[:3], own=True)
+    if not plan:
+        return []
+
+    def layer(level: Level, grid: Grid, has_relu: bool) -> Layer:
+        def step(state: State, _: Any) -> tuple[State, Any]:
+            state = state.linear(grid.box, params, (0.0, 0.0))
+            d = state.k[level.zero[0], :, level.zero[1]]
+            state = state.relu(grid.first(d), grid.second(d)) if has_relu else state
+            return state.map(grid.mask), d if has_relu else None
+
+        return step
+
+    none = [None for level in plan for _ in runs(level)]
+    _, found = _walk(plan, grids, State(_products(grids[0], x, x), None), layer, none)
+    return [d for d in found if d is not None]
+
+
 class Images(NamedTuple):
-    """Images (n, h, w, ch) with their own variances at every spatial ReLU, and that at the read-in."""
+    """Images (n, h, w, ch) with their own variances (n, L, h_l, w_l) per run of layers, and that at the read-in."""
 
     x: jax.Array
     d: list[jax.Array]
@@ -299,77 +196,96 @@ class Images(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlanesForm(Form):
-    """The kernel as two pure functions, whose memory is bounded by tiles of images and of pairs."""
+class PlanesForm(PairForm):
+    """The kernel as pure functions of points and of matched pairs of points.
 
-    recipe: Recipe
+    `width` enters by `tables` alone, so that forms which differ in nothing else share compiled code.
+    """
 
-    def represent(self, params: Params, x: Any, tables: Any) -> Images:
-        del tables
-        recipe, x = self.recipe, jnp.asarray(x)
-        x = x if x.ndim == 4 else x[:, None, None]
+    network: Network
+    nngp: bool
+    width: int | None = field(default=None, compare=False)
 
-        @jax.checkpoint
-        def own(image: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-            d = own_variances(recipe.network, image, params)
-            if "relu" not in recipe.network.hidden:
-                return d, jnp.zeros((), x.dtype)
-            return d, _at_read_in(recipe, image, image, d, d, params, True).k
+    # By default XLA compiles every fused loop of a program, and parts of the rest, into an object file of its own, each
+    # with several mappings. One file per program has a tenth of them, and compiles in 0.6 of the time; it runs as fast.
+    compiler_options = MappingProxyType(
+        {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+    )
 
-        return Images(x, *_map_tiles(own, x, self._tile(x)))
+    def tables(self, shape: tuple[int, ...]) -> Tables:
+        return _tables(self.network, self.width, _image(shape))
 
-    def pairs(self, params: Params, first: Images, second: Images, tables: Any) -> jax.Array:
-        del tables
-        n1, n2 = len(first.x), len(second.x)
-        i, j = jnp.divmod(jnp.arange(n1 * n2), n2)
-        return self._of(params, first, second, i, j).reshape(n1, n2)
+    def of_points(self) -> PlanesForm:
+        return dataclasses.replace(self, nngp=True)
 
-    def own(self, params: Params, representation: Images, tables: Any) -> jax.Array:
-        """Computed by half."""
-        del tables
-        n = len(representation.x)
-        i, j = jnp.triu_indices(n)
-        k = self._of(params, representation, representation, i, j)
-        return jnp.zeros((n, n), k.dtype).at[i, j].set(k).at[j, i].set(k)
+    def represent_tile(self, params: Params, x: Any, tables: Tables) -> Images:
+        x = jnp.asarray(x).reshape(len(x), *_image(x.shape[1:]))
+        pixels = jnp.moveaxis(x, 0, -1)
+        d = own_variances(self.network, pixels, params, tables.own)
+        if "relu" in self.network.hidden:
+            v = _at_read_in(self.network, pixels, pixels, d, d, params, tables, True).k
+        else:
+            v = jnp.zeros(len(x), x.dtype)
+        return Images(x, [jnp.moveaxis(m, -1, 0) for m in d], v)
 
-    def diag(self, params: Params, representation: Images, tables: Any) -> jax.Array:
-        del tables
-        i = jnp.arange(len(representation.x))
-        return self._of(params, representation, representation, i, i)
+    def matched_tile(self, params: Params, first: Images, second: Images, tables: Tables) -> jax.Array:
+        (x1, d1, v1), (x2, d2, v2) = (
+            (jnp.moveaxis(side.x, 0, -1), [jnp.moveaxis(m, 0, -1) for m in side.d], side.v) for side in (first, second)
+        )
+        state = _at_read_in(self.network, x1, x2, d1, d2, params, tables, self.nngp)
+        dense = self.network.spatial.count("conv")
+        tangents = list(zip(*(t[dense:] for t in tables.tangents(params)), strict=True))
+        return _dense_layers(self.network, state, v1, v2, tangents, params)
 
-    def _of(self, params: Params, first: Images, second: Images, i: Any, j: Any) -> jax.Array:
-        """K(first[i], second[j]) for arrays of indices."""
-        recipe, shape = self.recipe, first.x.shape[1:]
-
-        @jax.checkpoint
-        def pair(index: tuple[jax.Array, jax.Array]) -> jax.Array:
-            (a, d1, v1), (b, d2, v2) = (_point(side, n) for side, n in zip((first, second), index, strict=True))
-            state = _at_read_in(recipe, a, b, d1, d2, params, recipe.nngp)
-            return read_out(recipe, state, v1, v2, shape, params)
-
-        return _map_tiles(pair, (i, j), self._tile(first.x))
-
-    def _tile(self, x: jax.Array) -> int:
-        entries = sum(level.entries for level in levels(self.recipe.network, x.shape[1:]))
-        return max(1, TILE_BYTES // (4 * entries * x.dtype.itemsize))
+    def rows(self, shape: tuple[int, ...], dtype: Any) -> tuple[int, ...]:
+        plan = levels(self.network, _image(shape)) or [Level((), 1, 1, 0, 0)]
+        largest = max(level.entries for level in plan) * np.dtype(dtype).itemsize
+        if not on_cpu():
+            return (max(1, TILE_BYTES // (4 * largest)),)
+        if 256 * largest <= CHEAP_BYTES:
+            return (256, 16)
+        return (16, 4) if 16 * largest <= PLANES_BYTES else (1,)
 
 
-def _point(side: Any, n: jax.Array) -> Any:
-    return jax.tree.map(lambda m: m[n], side)
+def _image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an image; that of a vector is (1, 1, d)."""
+    return shape if len(shape) == 3 else (1, 1, *shape)
 
 
-def _map_tiles(function: Callable[[Any], Any], points: Any, tile: int) -> Any:
-    """Map over the leading axis of `points`, `tile` at a time; the last tile is filled up with the first point."""
-    n = jax.tree.leaves(points)[0].shape[0]
-    tile = min(tile, n)
-    count = -(-n // tile)
+def _at_read_in(
+    network: Network,
+    x1: jax.Array,
+    x2: jax.Array,
+    d1: list[jax.Array],
+    d2: list[jax.Array],
+    params: Params,
+    tables: Tables,
+    nngp: bool,
+) -> State:
+    """K and Θ of pairs where images have become vectors, given both images' own variances."""
+    plan, grids = levels(network, x1.shape[:3]), tables.grids
+    weights, biases = tables.tangents(params)
+    inputs, at, pairs = [], 0, iter(zip(d1, d2, strict=True))
+    for run in (run for level in plan for run in runs(level)):
+        part = slice(at, at := at + run.length)
+        inputs.append((next(pairs) if run.relu else None, (weights[part], biases[part])))
 
-    def tiled(x: jax.Array) -> jax.Array:
-        filler = jnp.broadcast_to(x[:1], (count * tile - n, *x.shape[1:]))
-        return jnp.concatenate([x, filler]).reshape(count, tile, *x.shape[1:])
+    def layer(_: Level, grid: Grid, has_relu: bool) -> Layer:
+        def step(state: State, given: Any) -> tuple[State, Any]:
+            variances, tangent = given
+            state = state.linear(grid.box, params, tangent)
+            if has_relu:
+                state = state.relu(grid.first(variances[0]), grid.second(variances[1]))
+            return state.map(grid.mask), None
 
-    out = jax.lax.map(jax.vmap(function), jax.tree.map(tiled, points))
-    return jax.tree.map(lambda x: x.reshape(count * tile, *x.shape[2:])[:n], out)
+        return step
+
+    k = _products(grids[0], x1, x2)
+    state, _ = _walk(plan, grids, State(k, None if nngp else jnp.zeros_like(k)), layer, inputs)
+    y, x = plan[-1].zero
+    if network.read_in == "flatten":
+        return state.map(lambda k: k[y, :, x].mean((0, 1)))
+    return state.map(lambda k: k.sum((0, 1, 2, 3)) / (plan[-1].height * plan[-1].width) ** 2)
 
 
 class NetworkKernel(Kernel):
@@ -412,7 +328,7 @@ class NetworkKernel(Kernel):
         return ":".join(parts)
 
 
-class PlanesKernel(NetworkKernel, TracedKernel):
+class PlanesKernel(NetworkKernel, PairwiseKernel):
     """The NTK or NNGP kernel of a network of infinite width, in JAX.
 
     `width` asks for the standard parameterisation with that many channels and units per hidden layer; the read-out is
@@ -431,14 +347,11 @@ class PlanesKernel(NetworkKernel, TracedKernel):
         return PlanesKernel(self.network, nngp=self.nngp, width=self.width, **params)
 
     @property
-    def form(self) -> Form:
-        return PlanesForm(Recipe(self.network, self.nngp, None if self.nngp else self.width))  # an NNGP has no width
+    def form(self) -> PlanesForm:
+        return PlanesForm(self.network, self.nngp, None if self.nngp else self.width)  # an NNGP has no width
 
     def gram(self, x1: Any, x2: Any = None) -> Any:
-        x1, x2_ = common_points(x1, x1 if x2 is None else x2)
-        self.network.check(x1.shape[1:])
-        if 0 in (len(x1), len(x2_)):
-            return np.zeros((len(x1), len(x2_)), x1.dtype)
+        self.network.check(as_points(x1, "x1").shape[1:])
         return super().gram(x1, x2)
 
     def bind(self, x_support: Any) -> Bound:

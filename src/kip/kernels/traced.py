@@ -10,19 +10,23 @@ from __future__ import annotations
 import abc
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kip.kernels.base import Bound, Kernel, Params, Pull, Total, as_points, common_points, precision
+from kip.kernels.executables import executables
 
 
 class Form(abc.ABC):
     """The two functions. Hashable and equal where they are the same, since compiled code is kept by form."""
+
+    compiler_options: ClassVar[Mapping[str, Any]] = {}
+    """XLA's options on CPUs."""
 
     def tables(self, shape: tuple[int, ...]) -> Any:
         """Arrays of indices for points of `shape`: arguments of compiled code rather than constants in it."""
@@ -75,25 +79,27 @@ class TracedKernel(Kernel):
         x1, x2_ = common_points(x1, x1 if x2 is None else x2)
         params = self._cast(x1.dtype)
         if is_traced(x1, x2_, params):
-            return _gram(self.form, x2 is None, params, x1, x2_, self.form.tables(x1.shape[1:]))
+            return _run(_gram, (self.form, x2 is None), params, x1, x2_, self.form.tables(x1.shape[1:]))
         with precision(x1.dtype):
-            k = _gram(self.form, x2 is None, params, x1, x2_, self.form.tables(x1.shape[1:]))
+            k = _run(_gram, (self.form, x2 is None), params, x1, x2_, self.form.tables(x1.shape[1:]))
         return like(k, x1)
 
     def bind(self, x_support: Any) -> Bound:
         x = as_points(x_support, "x_support")
         params, tables = self._cast(x.dtype), self.form.tables(x.shape[1:])
         if is_traced(x, params):
-            return TracedBound(self.form, self._learned, x, params, self.form.represent(params, x, tables), tables)
+            return TracedBound(
+                self.form, self._learned, x, params, _run(_represent, (self.form,), params, x, tables), tables
+            )
         with precision(x.dtype):
-            representation = _represent(self.form, params, x, tables)
+            representation = _run(_represent, (self.form,), params, x, tables)
         return TracedBound(self.form, self._learned, x, params, representation, tables)
 
     def diag(self, x: Any) -> Any:
         x = as_points(x)
         params = self._cast(x.dtype)
         with precision(x.dtype):
-            return like(_diag(self.form, params, x, self.form.tables(x.shape[1:])), x)
+            return like(_run(_diag, (self.form,), params, x, self.form.tables(x.shape[1:])), x)
 
     def _cast(self, dtype: Any) -> Params:
         """The hyper-parameters in the dtype of the points: a Python number would decide it by JAX's global switch."""
@@ -107,9 +113,7 @@ class TracedBound(Bound):
     being traced.
     """
 
-    def __init__(
-        self, form: Form, learned: bool, x: Any, params: Params, representation: Any, tables: Any
-    ) -> None:
+    def __init__(self, form: Form, learned: bool, x: Any, params: Params, representation: Any, tables: Any) -> None:
         self.form, self.learned = form, learned
         self.x, self.params, self.representation, self.tables = x, params, representation, tables
 
@@ -119,11 +123,11 @@ class TracedBound(Bound):
             return _pulled(form, learned, self.params, self.representation, x_tile, self.tables)
         arguments = (self.params, self.representation, x_tile, self.tables)
         with precision(self.x.dtype):
-            k = _tile(form, *arguments)
+            k = _run(_tile, (form,), *arguments)
 
         def pull(cotangent: Any) -> Total:
             with precision(self.x.dtype):
-                return jax.tree.map(lambda a: like(a, self.x), _tile_pull(form, learned, *arguments, cotangent))
+                return jax.tree.map(lambda a: like(a, self.x), _run(_tile_pull, (form, learned), *arguments, cotangent))
 
         return like(k, self.x), pull
 
@@ -131,14 +135,14 @@ class TracedBound(Bound):
         form, learned = self.form, self.learned
         arguments = (self.params, self.representation, self.tables)
         if is_traced(self.x):
-            k_ss = _own(form, _wide(self.params), self.x.astype(np.float64), self.tables)
-            return k_ss, functools.partial(_own_pull, form, learned, *arguments)
+            k_ss = _run(_own, (form,), wide(self.params), self.x.astype(np.float64), self.tables)
+            return k_ss, functools.partial(_run, _own_pull, (form, learned), *arguments)
         with precision(np.float64):
-            k_ss = _own(form, _wide(self.params), np.asarray(self.x, np.float64), self.tables)
+            k_ss = _run(_own, (form,), wide(self.params), np.asarray(self.x, np.float64), self.tables)
 
         def pull(k_bar: Any) -> Total:
             with precision(self.x.dtype):
-                found = _own_pull(form, learned, *arguments, k_bar.astype(self.x.dtype))
+                found = _run(_own_pull, (form, learned), *arguments, k_bar.astype(self.x.dtype))
             return jax.tree.map(lambda a: like(a, self.x), found)
 
         return like(k_ss, self.x), pull
@@ -148,10 +152,10 @@ class TracedBound(Bound):
         representation_bar, params_bar = total
         narrow = jax.tree.map(lambda a, b: a.astype(b.dtype), representation_bar, self.representation)
         if is_traced(self.x):
-            x_bar, more = _finish(form, learned, self.params, self.x, self.tables, narrow)
+            x_bar, more = _run(_finish, (form, learned), self.params, self.x, self.tables, narrow)
         else:
             with precision(self.x.dtype):
-                x_bar, more = _finish(form, learned, self.params, self.x, self.tables, narrow)
+                x_bar, more = _run(_finish, (form, learned), self.params, self.x, self.tables, narrow)
             x_bar, more = like(x_bar, self.x), jax.tree.map(np.asarray, more)
         return x_bar, jax.tree.map(lambda a, b: a + b, params_bar, more)
 
@@ -223,41 +227,38 @@ def like(value: Any, x: Any) -> Any:
     return value if isinstance(x, jax.Array) else np.asarray(value)
 
 
-def _wide(params: Params) -> Params:
+def wide(params: Params) -> Params:
+    """`params` in float64."""
     return jax.tree.map(lambda v: v.astype(np.float64), params)
 
 
-def _learnable(learned: bool, params_bar: Params) -> Params:
+def learnable(learned: bool, params_bar: Params) -> Params:
+    """The cotangents of the hyper-parameters; {} where these are frozen."""
     return params_bar if learned else {}
 
 
-def _compiled(*static: int) -> Callable[[Callable[..., Any]], Any]:
-    return functools.partial(jax.jit, static_argnums=static)
+def _run(function: Callable[..., Any], static: tuple[Any, ...], *arguments: Any) -> Any:
+    return executables.run(function, static, *arguments, options=static[0].compiler_options)
 
 
-@_compiled(0, 1)
 def _gram(form: Form, own: bool, params: Params, x1: Any, x2: Any, tables: Any) -> Any:
     if own:
         return _own(form, params, x1, tables)
     return form.pairs(params, form.represent(params, x1, tables), form.represent(params, x2, tables), tables)
 
 
-@_compiled(0)
 def _own(form: Form, params: Params, x: Any, tables: Any) -> Any:
     return form.own(params, form.represent(params, x, tables), tables)
 
 
-@_compiled(0)
 def _diag(form: Form, params: Params, x: Any, tables: Any) -> Any:
     return form.diag(params, form.represent(params, x, tables), tables)
 
 
-@_compiled(0)
 def _represent(form: Form, params: Params, x: Any, tables: Any) -> Any:
     return form.represent(params, x, tables)
 
 
-@_compiled(0)
 def _tile(form: Form, params: Params, representation: Any, x_tile: Any, tables: Any) -> Any:
     return form.pairs(params, representation, form.represent(params, x_tile, tables), tables)
 
@@ -269,26 +270,23 @@ def _pulled(
 
     def pull(cotangent: Any) -> Total:
         representation_bar, params_bar = back(cotangent)
-        return representation_bar, _learnable(learned, params_bar)
+        return representation_bar, learnable(learned, params_bar)
 
     return k, pull
 
 
-@_compiled(0, 1)
 def _tile_pull(form: Form, learned: bool, *arguments: Any) -> Total:
     *rest, cotangent = arguments
     return _pulled(form, learned, *rest)[1](cotangent)
 
 
-@_compiled(0, 1)
 def _own_pull(form: Form, learned: bool, params: Params, representation: Any, tables: Any, k_bar: Any) -> Total:
     _, back = jax.vjp(lambda r, p: form.pairs(p, r, r, tables), representation, params)
     representation_bar, params_bar = back(k_bar.astype(jax.tree.leaves(representation)[0].dtype))
-    return representation_bar, _learnable(learned, params_bar)
+    return representation_bar, learnable(learned, params_bar)
 
 
-@_compiled(0, 1)
 def _finish(form: Form, learned: bool, params: Params, x: Any, tables: Any, bar: Any) -> tuple[Any, Params]:
     _, back = jax.vjp(lambda x, p: form.represent(p, x, tables), x, params)
     x_bar, params_bar = back(bar)
-    return x_bar, _learnable(learned, params_bar)
+    return x_bar, learnable(learned, params_bar)
