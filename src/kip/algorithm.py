@@ -288,7 +288,7 @@ def _draw_support(state: State, config: Config) -> np.ndarray | None:
 
 def step(state: State, batch: Batch, config: Config) -> tuple[State, Info]:
     """One iteration of Algorithm 1 on a batch."""
-    kernel = kernels_of(config, state.log_params)[batch.kernel]
+    kernel = kernels_of(config, state.log_params)[batch.kernel].at(key=state.key, step=state.step)
     try:
         with blas_threads_for(config.size):
             found = _gradients(kernel, state, batch, config)

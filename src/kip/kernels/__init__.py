@@ -112,7 +112,7 @@ def _term(text: str, engine: str | None) -> Kernel:
 def _single(text: str, engine: str | None) -> Kernel:
     name, *raw = text.lower().split(":")
     options = _Options(text, raw)
-    if name in ("linear", "rbf") or re.fullmatch(r"fc\d+", name):
+    if name in ("linear", "rbf") or (re.fullmatch(r"fc\d+", name) and not options.given("sampled")):
         if engine == "numba":
             raise ValueError(f"kernel {name!r} runs on the jax engine only; leave `engine` out")
         if name == "linear":
@@ -135,6 +135,14 @@ def _spatial(name: str, options: _Options, engine: str | None) -> Kernel:
         near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.3)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown kernel {name!r}{hint} (known: linear, rbf, fcM, convM, convnetM, myrtle5|7|10)")
+    if options.given("sampled"):
+        from kip.kernels.sampled import SampledKernel
+
+        if engine == "numba":
+            raise ValueError(f"kernel {options.text!r} runs on the jax engine only; leave `engine` out")
+        return SampledKernel(architecture, **options.sampled())
+    if "norm" in architecture.layers:
+        raise ValueError(f"'norm' in kernel {name!r} has no exact kernel; write {name}:sampled=128 to sample networks")
     if engine is None:
         engine = "numba" if on_cpu() else "jax"
     if engine == "numba":
@@ -180,6 +188,28 @@ class _Options:
         return {
             "nngp": nngp,
             "width": int(width) if standard else None,
+            "weight_variance": self.number("weight_variance", 2.0),
+            "bias_variance": self.number("bias_variance", 1e-4),
+        }
+
+    def given(self, key: str) -> bool:
+        """Whether an option is there."""
+        return key in self.values
+
+    def whole(self, key: str, default: int) -> int:
+        """A whole number."""
+        value = self.number(key, default)
+        if value != int(value):
+            raise ValueError(f"`{key}` in kernel {self.text!r} must be a whole number; got {value:g}")
+        return int(value)
+
+    def sampled(self) -> dict[str, Any]:
+        """The options of a kernel of sampled networks; what only exact kernels have is left over, and refused."""
+        return {
+            "width": self.whole("sampled", 0),
+            "ensemble": self.whole("ensemble", 8),
+            "draw": self.whole("draw", 0),
+            "nets": self.whole("nets", 1),
             "weight_variance": self.number("weight_variance", 2.0),
             "bias_variance": self.number("bias_variance", 1e-4),
         }

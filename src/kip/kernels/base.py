@@ -121,6 +121,11 @@ class Kernel(abc.ABC):
         """Return this kernel with its hyper-parameters frozen: a pullback may then give {} for their cotangents."""
         return self
 
+    def at(self, *, key: int, step: int) -> Kernel:
+        """The kernel that one step sees: this one, unless it is drawn anew at every step."""
+        del key, step
+        return self
+
     def vjp(self, x1: Any, x2: Any) -> tuple[Any, Callable[[Any], tuple[Any, Params]]]:
         """K(x1, x2) and its pullback to `x1` and `params`, shaped like `jax.vjp`; `x2` is fixed.
 
@@ -199,6 +204,9 @@ class Sum(Kernel):
 
     def with_params(self, params: Mapping[str, Any]) -> Kernel:
         return Sum(self.left.with_params(params["left"]), self.right.with_params(params["right"]))
+
+    def at(self, *, key: int, step: int) -> Kernel:
+        return Sum(self.left.at(key=key, step=step), self.right.at(key=key, step=step))
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         return self.left.gram(x1, x2) + self.right.gram(x1, x2)
@@ -280,6 +288,9 @@ class Scaled(Kernel):
 
     def with_params(self, params: Mapping[str, Any]) -> Kernel:
         return Scaled(self.kernel.with_params(params), self.factor)
+
+    def at(self, *, key: int, step: int) -> Kernel:
+        return Scaled(self.kernel.at(key=key, step=step), self.factor)
 
     def gram(self, x1: Any, x2: Any = None) -> np.ndarray:
         k = self.kernel.gram(x1, x2)

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-LAYERS = ("conv", "relu", "pool", "flatten", "gap", "dense")
-"""3×3 SAME convolution · ReLU · 2×2 average pool, stride 2, VALID · flatten · global average pool · dense."""
+LAYERS = ("conv", "norm", "relu", "pool", "flatten", "gap", "dense")
+"""3×3 SAME convolution · instance norm, which has no exact kernel · ReLU · 2×2 average pool, stride 2, VALID · flatten ·
+global average pool · dense."""
 
 MYRTLE_BLOCKS = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 """Convolutions in each of the three blocks of Myrtle-N."""
@@ -30,8 +31,9 @@ Weights = list[dict[str, jax.Array]]
 class Network:
     """A feed-forward network as the tuple of its layer names, checked on construction.
 
-    The order is: any of conv, relu, pool; then one read-in to vectors, flatten or gap; then dense and relu; last the
-    dense read-out, which is appended where it is left out. ReLU acts on pre-activations, so it follows conv or dense.
+    The order is: any of conv, norm, relu, pool; then one read-in to vectors, flatten or gap; then dense and relu; last
+    the dense read-out, which is appended where it is left out. ReLU acts on pre-activations, so it follows conv, norm
+    or dense; norm follows conv.
     """
 
     layers: tuple[str, ...]
@@ -109,12 +111,14 @@ def _check_order(layers: tuple[str, ...]) -> None:
             + ("End it with flatten or gap." if not read_ins else "Keep one of them.")
         )
     for i, layer in enumerate(layers):
-        if layer in ("conv", "pool") and i > read_ins[0]:
+        if layer in ("conv", "norm", "pool") and i > read_ins[0]:
             raise ValueError(f"'{layer}' cannot follow '{layers[read_ins[0]]}' in `layers`; got {said}")
         if layer == "dense" and i < read_ins[0]:
             raise ValueError(f"'dense' needs 'flatten' or 'gap' before it in `layers`; got {said}")
-        if layer == "relu" and (i == 0 or layers[i - 1] not in ("conv", "dense")):
-            raise ValueError(f"'relu' must follow a 'conv' or a 'dense' directly in `layers`; got {said}")
+        if layer == "relu" and (i == 0 or layers[i - 1] not in ("conv", "norm", "dense")):
+            raise ValueError(f"'relu' must follow a 'conv', 'norm' or 'dense' directly in `layers`; got {said}")
+        if layer == "norm" and (i == 0 or layers[i - 1] != "conv"):
+            raise ValueError(f"'norm' must follow a 'conv' directly in `layers`; got {said}")
 
 
 def _fc(depth: int) -> Network:
@@ -172,7 +176,8 @@ def finite(
 
     A layer computes  σ_w/√fan_in · W x + σ_b b  with W, b ~ N(0, 1) in NTK parameterisation, and W x + b with
     W ~ N(0, σ_w²/fan_in), b ~ N(0, σ_b²) in standard parameterisation; the read-out is always in the former.
-    `weight_variance` is σ_w², `bias_variance` σ_b²; `shape` is that of one point; `apply` gives (n, classes).
+    `weight_variance` is σ_w², `bias_variance` σ_b²; `shape` is that of one point; `apply` gives (n, classes), or,
+    called with the first few `layers`, what these give.
     """
     if width < 1 or classes < 1:
         raise ValueError(f"`width` and `classes` must be at least 1; got {width} and {classes}")
@@ -198,9 +203,9 @@ def finite(
             weights.append({"w": sw * w, "b": sb * b})
         return weights
 
-    def apply(weights: Weights, x: jax.Array) -> jax.Array:
+    def apply(weights: Weights, x: jax.Array, layers: Sequence[str] = network.layers) -> jax.Array:
         index = 0
-        for layer in network.layers:
+        for layer in layers:
             if layer in ("conv", "dense"):
                 w, b = weights[index]["w"], weights[index]["b"]
                 sw, sb = scales(math.prod(w.shape[:-1])) if drawn_unit(index) else (1.0, 1.0)
@@ -274,9 +279,16 @@ def pooled(x: jax.Array, reduce: Callable[..., jax.Array] = jnp.mean) -> jax.Arr
     return reduce(even.reshape(n, h // 2, 2, w // 2, 2, ch), axis=(2, 4))
 
 
+def normed(x: jax.Array, epsilon: float = 1e-5) -> jax.Array:
+    """Instance norm: each channel of each image brought to mean 0 and variance 1."""
+    centred = x - x.mean((1, 2), keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.square(centred).mean((1, 2), keepdims=True) + epsilon)
+
+
 _LINEAR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"conv": convolve, "dense": jnp.matmul}
 _PLAIN: dict[str, Callable[[jax.Array], Any]] = {
     "relu": jax.nn.relu,
+    "norm": normed,
     "pool": pooled,
     "flatten": lambda x: x.reshape(x.shape[0], -1),
     "gap": lambda x: x.mean((1, 2)),
