@@ -28,10 +28,11 @@ def kernel(spec: KernelLike, engine: str | None = None) -> Kernel:
 
     A name, then options after colons: `"rbf:gamma=0.5"`, `"fc2:nngp"`, `"fc1:standard=1024"` (standard parameterisation
     and its hidden width; the NTK parameterisation is the default), `"fc1:weight_variance=2:bias_variance=1e-4"`. Sums
-    and positive multiples are written `"0.5*rbf&fc1"`. `engine` is "jax" or "numba" (convolutional kernels on a
-    CPU), never with a silent fall-back; None chooses by device. `"convnet3:sampled=128"` is the kernel of networks with
-    random weights and that many channels, drawn anew at every step (`kip.kernels.sampled`). A function of two sets of points, written with
-    jax.numpy, becomes a kernel of one's own (see `kip.kernels.traced.FunctionKernel`).
+    and positive multiples are written `"0.5*rbf&fc1"`. `"convnet3:sampled=128"` is the kernel of networks with random
+    weights and that many channels, drawn anew at every step (`kip.kernels.sampled`). A function of two sets of points,
+    written with jax.numpy, becomes a custom kernel (`kip.kernels.traced.FunctionKernel`).
+
+    `engine` is "jax" or "numba" (convolutional kernels on a CPU), never with a silent fall-back; None chooses by device.
 
     >>> import numpy as np, kip
     >>> x = np.eye(3)

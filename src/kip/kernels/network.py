@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 LAYERS = ("conv", "norm", "relu", "pool", "flatten", "gap", "dense")
-"""3×3 SAME convolution · instance norm, which has no exact kernel · ReLU · 2×2 average pool, stride 2, VALID · flatten ·
-global average pool · dense."""
+"""3×3 SAME convolution · instance norm, which has no exact kernel · ReLU · 2×2 average pool, stride 2, VALID · flatten
+· global average pool · dense."""
 
 MYRTLE_BLOCKS = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 """Convolutions in each of the three blocks of Myrtle-N."""

@@ -6,8 +6,8 @@ With φ the units before the read-out of a network of D such units,
 
 is a noisy look at the network's NNGP kernel: unbiased for one hidden layer, with a bias that falls with width for
 more. As an object the kernel is a fixed ensemble of drawn networks, rebuilt from its numbers alone; `at` gives the
-networks of one step, drawn anew. Targets go through a network forward only; the support set goes forward once and backward once
-per step, whatever the number of tiles.
+networks of one step, drawn anew. Targets go through a network forward only; the support set goes forward once and
+backward once per step, whatever the number of tiles.
 """
 
 from __future__ import annotations
