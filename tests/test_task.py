@@ -143,7 +143,7 @@ def test_a_set_of_ones_own_kernel_needs_it_again(tmp_path: Path) -> None:
     small = kip.distill(X, Y, size=3, steps=2, kernel=gaussian)
     assert small.kernel == "own:gaussian"
     folder = small.save(tmp_path / "set")
-    with pytest.raises(ValueError, match=r"was made with a kernel of one's own, 'own:gaussian'.*kernel=mine") as caught:
+    with pytest.raises(ValueError, match=r"was made with a custom kernel, 'own:gaussian'.*kernel=mine") as caught:
         kip.load(folder)
     assert "\n" not in str(caught.value)
     again = kip.load(folder, kernel=gaussian)

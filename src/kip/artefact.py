@@ -229,7 +229,7 @@ class DistilledSet:
 def load(folder: str | Path, *, kernel: KernelLike | Sequence[KernelLike] | None = None) -> DistilledSet:
     """Open a saved distilled set; its hash is checked and nothing in it is executed.
 
-    A set that was made with a kernel of one's own needs that `kernel` again.
+    A set that was made with a custom kernel needs that `kernel` again.
 
     >>> import numpy as np, kip, tempfile
     >>> x, y = np.random.default_rng(0).normal(size=(40, 5)), [0, 1] * 20
@@ -253,7 +253,7 @@ def _with_kernel(small: DistilledSet, folder: Path, kernel: KernelLike | Sequenc
     if kernel is None:
         if OWN in small.kernel:
             raise ValueError(
-                f"{folder} was made with a kernel of one's own, {small.kernel!r}, which no string can rebuild; "
+                f"{folder} was made with a custom kernel, {small.kernel!r}, which no string can rebuild; "
                 "pass it: kip.load(folder, kernel=mine)"
             )
         return small

@@ -1,4 +1,4 @@
-"""A kernel of one's own: a function of two sets of points keeps the contract of every kernel."""
+"""A custom kernel: a function of two sets of points keeps the contract of every kernel."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def kernel(spec: KernelLike, engine: str | None = None) -> Kernel:
     weights and that many channels, drawn anew at every step (`kip.kernels.sampled`). A function of two sets of points,
     written with jax.numpy, becomes a custom kernel (`kip.kernels.traced.FunctionKernel`).
 
-    `engine` is "jax" or "numba" (convolutional kernels on a CPU), never with a silent fall-back; None chooses by device.
+    `engine` is "jax" or "numba" (convolutional kernels on a CPU), never with a silent fall-back; None chooses by
+    device.
 
     >>> import numpy as np, kip
     >>> x = np.eye(3)
@@ -52,7 +53,7 @@ def kernel(spec: KernelLike, engine: str | None = None) -> Kernel:
     text = spec.strip()
     if OWN in text:
         raise ValueError(
-            f"{spec!r} is a kernel of one's own, which no string can rebuild; pass the kernel itself, "
+            f"{spec!r} is a custom kernel, which no string can rebuild; pass the kernel itself, "
             "as in kip.load(folder, kernel=mine)"
         )
     if "+" in re.sub(r"e\+", "e", text):

@@ -162,7 +162,7 @@ class Kernel(abc.ABC):
 
     @property
     def _identity(self) -> Any:
-        """What kernels of one class differ in: the spec, which names a function of one's own only loosely."""
+        """What kernels of one class differ in: the spec, which names a custom kernel only loosely."""
         return self.spec
 
 

@@ -1,4 +1,4 @@
-"""Kernels written as two pure JAX functions, and one's own kernel as a single function.
+"""Kernels written as two pure JAX functions, and custom kernels as a single function.
 
 K(x₁, x₂) = pairs(θ, represent(θ, x₁), represent(θ, x₂)). What `represent` gives of a point (its norm, variance maps,
 features) is computed once per step for the support set and once per tile for the targets. The derivatives follow from
@@ -180,7 +180,7 @@ jax.tree_util.register_pytree_node(
 
 
 class FunctionKernel(TracedKernel):
-    """One's own kernel: a function of two sets of points, written with jax.numpy, that gives K(x1, x2).
+    """A custom kernel: a function of two sets of points, written with jax.numpy, that gives K(x1, x2).
 
     >>> import jax.numpy as jnp, numpy as np, kip
     >>> def cubic(x1, x2):
@@ -228,7 +228,7 @@ class _OwnForm(Form):
 
 
 def check_own(kernel: Kernel, shape: tuple[int, ...]) -> None:
-    """Refuse a function of one's own that gives no kernel: tried on a few points of `shape`."""
+    """Refuse a custom kernel that is none: tried on a few points of `shape`."""
     if OWN not in kernel.spec:
         return
     x = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)
