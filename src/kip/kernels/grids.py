@@ -162,6 +162,10 @@ class Grid(NamedTuple):
         """Look up a map (y, x, …) at p + o; at p it is `first(image)`."""
         return _take(_take(image, self.y.other, 0), self.x.other, 2)
 
+    def shape(self, images: jax.Array) -> tuple[int, ...]:
+        """The shape of planes of pairs of `images` (y, x, …, n)."""
+        return (*self.y.other.shape, *self.x.other.shape, images.shape[-1])
+
     @staticmethod
     def first(image: jax.Array) -> jax.Array:
         """A map (y, x, …) at p, broadcast over offsets."""
