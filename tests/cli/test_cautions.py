@@ -118,7 +118,7 @@ def test_a_full_model_that_did_not_converge_is_named() -> None:
     assert said(baselines={"full": {"test_accuracy": 0.9}}) == []
     (sentence,) = said(baselines={"full": {"test_accuracy": 0.9, "converged": False, "residual": 0.0213}})
     assert sentence == (
-        "the model on the full training set did not converge (residual 2.1e-02): ε compares with what it reached; "
+        "the model on the full training set did not converge (residual 2.1e-02): ε is relative to that model; "
         "try a larger --ridge, or --dtype float64"
     )
 

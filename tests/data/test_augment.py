@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from kip.data.augment import NAMES, Augment, _augmented, named
+from kip.data.augment import Augment, _augmented, named
+from kip.data.checks import AUGMENTATIONS
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (40, 9, 8), dtype=np.uint8)
@@ -97,7 +98,7 @@ def test_the_generator_decides_everything_in_any_precision(images: np.ndarray) -
 
 def test_names() -> None:
     assert named("none") is None
-    assert [named(name) for name in NAMES[1:]] == [Augment.digits(), Augment.photos(), Augment.flips()]
+    assert [named(name) for name in AUGMENTATIONS[1:]] == [Augment.digits(), Augment.photos(), Augment.flips()]
     assert not Augment.digits().flip
     with pytest.raises(ValueError, match="'digits'"):
         named("digit")

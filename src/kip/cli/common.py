@@ -181,7 +181,7 @@ def check_early(data: DataOptions, options: SetOptions, running: RunOptions, *, 
     preprocess.parse(options.preprocess)
     augment = getattr(options, "augment", None)
     if augment not in (None, "auto"):
-        check_augmentation(augment)
+        check_augmentation(augment, spelt("augment"))
     if not resume:
         for out in _outs(options.seed, running):
             if out is not None:

@@ -228,6 +228,6 @@ def _baseline_metrics(others: dict[str, Outcome], whole: Outcome | None) -> dict
             found[name] |= {"test_accuracy_std": outcome.std, "draws": len(outcome.accuracies)}
     if whole is not None:
         found["full"] = {"test_accuracy": whole.mean}
-        if whole.residual is not None:
-            found["full"] |= {"converged": whole.converged, "residual": whole.residual}
+        if not whole.converged:
+            found["full"] |= {"converged": False, "residual": whole.residual}
     return found

@@ -59,11 +59,11 @@ def nearest(name: str, options: Iterable[str]) -> str:
 AUGMENTATIONS = ("none", "digits", "photos", "flips")
 
 
-def check_augmentation(name: str) -> None:
+def check_augmentation(name: str, option: str = "augment") -> None:
     """Refuse a name that is none of an augmentation, with or without a shift after a colon."""
     stem = name.partition(":")[0]
     if stem not in AUGMENTATIONS:
-        raise ValueError(f"`augment` {name!r} is not known. {nearest(stem, AUGMENTATIONS)}")
+        raise ValueError(f"`{option}` {name!r} is not known. {nearest(stem, AUGMENTATIONS)}")
 
 
 def check_finite(x: np.ndarray, name: str) -> None:

@@ -364,8 +364,6 @@ def as_points(x: Any, name: str = "x") -> Any:
         x = x.astype(np.float32, copy=False) if isinstance(x, np.ndarray) else x.astype(np.float32)
     if x.ndim not in (2, 4):
         raise ValueError(f"`{name}` must be images (n, h, w, channels) or vectors (n, d); got shape {x.shape}")
-    if len(x) == 0:
-        raise ValueError(f"`{name}` is empty: shape {x.shape}; give at least one point")
     return x
 
 

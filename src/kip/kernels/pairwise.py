@@ -17,7 +17,7 @@ import numpy as np
 
 from kip.kernels.base import Bound, Params, Pull, Total, as_points, common_points, precision
 from kip.kernels.executables import executables
-from kip.kernels.traced import Form, TracedBound, TracedKernel, is_traced, learnable, wide
+from kip.kernels.traced import Form, TracedBound, TracedKernel, is_traced, learnable
 
 Pairs = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """Numbers of pairs to the two points of each: the indices of all pairs would take more memory than K."""
@@ -110,7 +110,8 @@ class PairwiseKernel(TracedKernel):
         x = as_points(x_support, "x_support")
         if is_traced(x, self.params):
             return super().bind(x)
-        return _PairwiseBound(self._tiles(x), self._learned, x)
+        double = _Tiles(self.form, self._cast(np.float64), x.shape[1:], np.float64)
+        return _PairwiseBound(self._tiles(x), double, self._learned, x)
 
     def diag(self, x: Any) -> Any:
         x = as_points(x)
@@ -130,14 +131,14 @@ class _PairwiseBound(Bound):
     A pullback computes its pairs again. A total holds the cotangents of the representation and of the hyper-parameters.
     """
 
-    def __init__(self, tiles: _Tiles, learned: bool, x: np.ndarray) -> None:
-        self.tiles, self.learned, self.x = tiles, learned, x
+    def __init__(self, tiles: _Tiles, double: _Tiles, learned: bool, x: np.ndarray) -> None:
+        self.tiles, self.double, self.learned, self.x = tiles, double, learned, x
         self.representation = tiles.represent(x)
 
     def tile(self, x_tile: Any) -> tuple[Any, Pull]:
         tiles, first = self.tiles, self.representation
         if is_traced(x_tile):
-            return TracedBound(tiles.form, self.learned, self.x, tiles.params, first, tiles.tables).tile(x_tile)
+            return TracedBound(tiles.form, self.learned, self.x, self.double.params, first, tiles.tables).tile(x_tile)
         x_tile = as_points(x_tile, "x_tile").astype(self.x.dtype, copy=False)
         second = tiles.represent(x_tile)
 
@@ -151,8 +152,7 @@ class _PairwiseBound(Bound):
         return tiles.gram(first, second), pull
 
     def own(self) -> tuple[Any, Pull]:
-        tiles, side = self.tiles, self.representation
-        double = _Tiles(tiles.form, wide(tiles.params), tiles.shape, np.float64)
+        tiles, side, double = self.tiles, self.representation, self.double
 
         def pull(k_bar: Any) -> Total:
             # K and k_bar are symmetric, so the cotangents of both arguments are equal: one of them is enough.
