@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -341,7 +342,7 @@ def _symmetrised(k: jax.Array) -> jax.Array:
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
-    return x.reshape(len(x), -1)
+    return x.reshape(len(x), math.prod(x.shape[1:]))  # of no points too
 
 
 def _product(a: Any, b: Any) -> np.ndarray:
